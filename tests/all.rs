@@ -29,6 +29,7 @@ mod demo;
 mod disk;
 mod doctor;
 mod documents;
+mod downloads;
 mod drivers;
 mod emulator_fault;
 mod equality;

@@ -134,7 +134,7 @@ fn a_root_of_debs_is_the_same_from_a_layer() {
 
     // A damaged layer is noticed by its digest, and made anew.
     let mut damaged = 0;
-    for body in files(&kiln.data().join("s3/bodies")) {
+    for body in support::files_below(&kiln.data().join("s3/bodies")) {
         let mut bytes = fs_err::read(&body).unwrap();
         if bytes.starts_with(b"hsqs") {
             let middle = bytes.len() / 2;
@@ -186,7 +186,9 @@ fn an_image_is_taken_as_a_whole_while_everything_is_as_it_was() {
         log.contains("no earlier image is taken: there is none with this recipe") && log.contains(REUSED),
         "{log}"
     );
-    let release = files(dir.path()).into_iter().filter(|file| file.ends_with("Release"));
+    let release = support::files_below(dir.path())
+        .into_iter()
+        .filter(|file| file.ends_with("Release"));
     for release in release {
         let text = fs_err::read_to_string(&release).unwrap();
         fs_err::write(&release, format!("{text}Label: changed\n")).unwrap();
@@ -252,16 +254,4 @@ fn a_foreign_root_of_rpms_is_the_same_from_a_layer() {
     let (_plain, made, log) = build(&kiln, &second, foreign(), &["--no-cache", &set]);
     assert!(!log.contains(REUSED), "{log}");
     is_as_made(&reused, &made, "rpm-shell");
-}
-
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs_err::read_dir(dir).unwrap().flatten() {
-        if entry.file_type().unwrap().is_dir() {
-            found.extend(files(&entry.path()));
-        } else {
-            found.push(entry.path());
-        }
-    }
-    found
 }

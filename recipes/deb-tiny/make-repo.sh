@@ -1,8 +1,8 @@
 #!/bin/bash
 # make-repo.sh OUTDIR: a Debian repository for x86_64 and aarch64 with three packages, for the recipe beside this file.
 # Their programs are Debian's own, fetched with the host's apt: tiny-base is a shell, basic tools and dpkg with all their
-# libraries; apt is apt; tiny-note is one file and a script. As Debian's own packages do, tiny-base brings the directories
-# /dev, /proc and /sys.
+# libraries; apt is apt; tiny-note, for any architecture, is one file and a script. As Debian's own packages do, tiny-base
+# brings the directories /dev, /proc and /sys.
 set -euo pipefail
 
 [ $# -eq 1 ] || { echo "usage: $0 OUTDIR" >&2; exit 64; }
@@ -23,7 +23,8 @@ fetch() {
 
 # package ARCH NAME DIR, with the rest of its description on standard input: DIR becomes a package
 package() {
-    local pool=$out/pool/$2_1.0_$1.deb
+    local pool=$out/pool/$2_1.0_$1.deb lists=("$out/dists/tiny/main/binary-$1/Packages")
+    [ "$1" != all ] || lists=("$out"/dists/tiny/main/binary-*/Packages)
     (cd "$3" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | xargs -0 md5sum > DEBIAN/md5sums)
     { printf 'Package: %s\nVersion: 1.0\nArchitecture: %s\nMaintainer: Kiln <kiln@example.org>\n' "$2" "$1"; cat; } > "$3/DEBIAN/control"
     dpkg-deb --root-owner-group -Znone --build "$3" "$pool" >/dev/null
@@ -31,13 +32,13 @@ package() {
       echo "Filename: pool/${pool##*/}"
       echo "Size: $(stat -c %s "$pool")"
       echo "SHA256: $(sha256sum "$pool" | cut -d' ' -f1)"
-      echo; } >> "$out/dists/tiny/main/binary-$1/Packages"
+      echo; } | tee -a "${lists[@]}" >/dev/null
 }
 
-# make ARCH: its three packages
+# make ARCH: its two packages
 make() {
-    local base=$top/$1/base apt=$top/$1/apt note=$top/$1/note deb dir
-    mkdir -p "$base/DEBIAN" "$apt/DEBIAN" "$note"/{DEBIAN,etc} "$out/dists/tiny/main/binary-$1" "$out/pool"
+    local base=$top/$1/base apt=$top/$1/apt deb dir
+    mkdir -p "$base/DEBIAN" "$apt/DEBIAN" "$out/dists/tiny/main/binary-$1" "$out/pool"
     : > "$out/dists/tiny/main/binary-$1/Packages"
     for deb in "$top/$1"/cache/archives/*.deb; do
         case ${deb##*/} in
@@ -74,19 +75,21 @@ C
 Depends: tiny-base
 Description: apt
 C
-    echo tiny > "$note/etc/tiny"
-    printf '#!/bin/sh\nset -e\nuname -m > /etc/tiny-installed-on\n' > "$note/DEBIAN/postinst"
-    chmod 755 "$note/DEBIAN/postinst"
-    package "$1" tiny-note "$note" <<'C'
-Depends: tiny-base
-Description: a file and a script
-C
 }
 
 for arch in amd64 arm64; do
     fetch "$arch"
     make "$arch"
 done
+note=$top/note
+mkdir -p "$note"/{DEBIAN,etc}
+echo tiny > "$note/etc/tiny"
+printf '#!/bin/sh\nset -e\nuname -m > /etc/tiny-installed-on\n' > "$note/DEBIAN/postinst"
+chmod 755 "$note/DEBIAN/postinst"
+package all tiny-note "$note" <<'C'
+Depends: tiny-base
+Description: a file and a script
+C
 cd "$out/dists/tiny"
 {
     printf 'Suite: tiny\nCodename: tiny\nComponents: main\nArchitectures: amd64 arm64\nDate: %s\nSHA256:\n' "$(LC_ALL=C date -Ru)"

@@ -4,13 +4,18 @@
 //! A package is identified by its SHA-256 from the repository's signed index, and every download is checked against
 //! it. So it does not matter which job put it there.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
+use fs_err::os::unix::fs::OpenOptionsExt;
 use futures::StreamExt;
 use kiln_records::{
     Failure,
     protocol::{PackageFile, PackageUrl},
 };
+use nix::fcntl::OFlag;
 use reqwest::Client;
 use sha2::{Digest, Sha256};
 
@@ -51,13 +56,12 @@ pub async fn get(channel: &Channel, http: &Client, wanted: Vec<Shared>) -> Vec<(
         .await
 }
 
-/// Shares packages that were fetched. Packages that cannot be shared now are left to the next job.
+/// Shares packages that were fetched. Packages that cannot be shared now are left to the next job; files that are not what
+/// the index says are not shared.
 pub async fn put(http: &Client, fetched: Vec<(Shared, PackageUrl)>) {
     let sent = fetched.into_iter().map(async |(shared, put)| {
         let PackageUrl::Put { url, headers } = put else { return };
-        let Ok(bytes) = fs_err::tokio::read(&shared.path).await else {
-            return;
-        };
+        let Some(bytes) = whole(shared).await else { return };
         let request = headers
             .iter()
             .fold(http.put(url), |request, (name, value)| request.header(name, value));
@@ -67,6 +71,28 @@ pub async fn put(http: &Client, fetched: Vec<(Shared, PackageUrl)>) {
         .buffer_unordered(AT_ONCE)
         .collect::<()>()
         .await;
+}
+
+/// The package, if it is what the index says. A program of the root can have put anything in its place.
+async fn whole(shared: Shared) -> Option<Vec<u8>> {
+    let read = move || -> Option<Vec<u8>> {
+        let Shared { file, path } = shared;
+        // Opening a FIFO would wait for its other end.
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+        let opened = fs_err::OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(path)
+            .ok()?;
+        let about = opened.metadata().ok()?;
+        if !about.is_file() || about.len() != file.size {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        opened.take(file.size).read_to_end(&mut bytes).ok()?;
+        (hex::encode(Sha256::digest(&bytes)) == file.sha256).then_some(bytes)
+    };
+    tokio::task::spawn_blocking(read).await.ok()?
 }
 
 /// Downloads and checks the package. Returns whether it is there.

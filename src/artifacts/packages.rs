@@ -1,5 +1,4 @@
-//! Distribution packages that jobs fetched for their twins, shared between jobs as objects named by their SHA-256.
-//! Talks to S3 only.
+//! Distribution packages that jobs fetched, shared between jobs as objects named by their SHA-256. Talks to S3 only.
 //!
 //! A job reads a package through a presigned address, and adds one through an address that is valid for that content
 //! only, since S3 checks the digest in it. The reader checks again, so a store that does not check costs time and
@@ -13,7 +12,7 @@ use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use kiln_records::{
     Code, Failure,
-    protocol::{MOST_PACKAGES, PackageFile, PackageUrl},
+    protocol::{LARGEST_PACKAGE, MOST_PACKAGES, PackageFile, PackageUrl},
 };
 
 use super::{
@@ -25,9 +24,6 @@ use crate::metrics;
 
 /// The key prefix of packages, in the bucket for recipes.
 const PREFIX: &str = "packages/";
-
-/// The largest shared package, in bytes.
-const LARGEST: u64 = 512 * 1024 * 1024;
 
 /// The number of objects checked at a time.
 const AT_ONCE: usize = 16;
@@ -49,7 +45,7 @@ impl ArtifactStore {
     }
 
     async fn package_url(&self, package: PackageFile, valid: Duration) -> Result<PackageUrl, Failure> {
-        self.shared_url(PREFIX, LARGEST, package, valid).await
+        self.shared_url(PREFIX, LARGEST_PACKAGE, package, valid).await
     }
 
     /// The address to read an object named by its SHA-256 from, or to write it to if it is missing.

@@ -29,7 +29,7 @@ settings! {
         job_log_bytes: Size = Size(0);
         /// The time after which an upload counts as given up, and its parts are removed. `0s`: never.
         uploads_after: Period = Period::seconds(7 * 86_400);
-        /// The time for which packages for native twins are shared between jobs.
+        /// The time for which packages that jobs downloaded are shared with other jobs.
         packages_after: Period = Period::seconds(30 * 86_400);
         /// The size of all these packages. Beyond it, the oldest are removed.
         package_bytes: Size = Size(20 << 30);

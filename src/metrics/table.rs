@@ -228,7 +228,7 @@ pub(super) mod counters {
         );
         SHARED_PACKAGES: Counter<1> = Counter::new(
             "kiln_shared_packages_total",
-            "Packages for native twins that jobs asked for: stored by an earlier job or not",
+            "Packages that jobs asked for before a download: stored by an earlier job or not",
             &[RESULT],
         );
         TRACES: Counter<1> = Counter::new(

@@ -582,7 +582,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-fn files_below(dir: &Path) -> Vec<PathBuf> {
+pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs_err::read_dir(dir) else {
         return Vec::new();
     };

@@ -1,5 +1,6 @@
-"""Runs kiwi, and asks the agent twice: before packages are installed, and after them. The agent may bring the root
-that an earlier job had at that point; kiwi then goes on as if it had installed the packages itself.
+"""Runs kiwi, and asks the agent before packages are installed, and after them. The agent may bring the root that an
+earlier job had at that point; kiwi then goes on as if it had installed the packages itself. Otherwise kiwi's apt says
+what it will install, and asks the agent once more: packages that it brings need no download.
 
 Arguments: the agent's socket, then those of kiwi-ng.
 """
@@ -8,7 +9,9 @@ import shutil
 import socket
 import sys
 
+from kiwi.command import Command
 from kiwi.kiwi import main
+from kiwi.package_manager import apt
 from kiwi.system.prepare import SystemPrepare
 from kiwi.system.setup import SystemSetup
 
@@ -21,11 +24,15 @@ with open("/proc/self/comm", "w") as name:
 # away, so that neither a package nor the script that runs before can depend on them.
 LATE = ("config.sh", "images.sh")
 
+# What apt will install, for the agent.
+WANTED = "/run/kiln-wanted-packages"
+
 install_bootstrap = SystemPrepare.install_bootstrap
 install_system = SystemPrepare.install_system
 call_post_bootstrap_script = SystemSetup.call_post_bootstrap_script
 answer = ""
 hidden = []
+wanted = []
 
 
 def ask(question):
@@ -58,7 +65,31 @@ def bootstrap(self, manager, *arguments, **options):
     if answer == "broken":
         raise RuntimeError("the root of an earlier job could not be brought")
     if answer != "restored":
+        wanted[:] = ["?essential", "apt", *self.xml_state.get_bootstrap_packages(), *self.xml_state.get_system_packages()]
         install_bootstrap(self, manager, *arguments, **options)
+
+
+class AptCommand(Command):
+    """Runs commands for apt. The first update is that of the new root's lists."""
+
+    @staticmethod
+    def run(command, *arguments, **options):
+        result = Command.run(command, *arguments, **options)
+        if wanted and command[0] == "apt-get" and command[-1] == "update":
+            list_wanted(command[:-1], *arguments)
+        return result
+
+
+def list_wanted(apt_get, *environment):
+    # No digest but this one is used.
+    listing = ["-o", "Acquire::ForceHash=SHA256", "--print-uris", "install", *wanted]
+    wanted.clear()
+    listed = Command.run(apt_get + listing, *environment, raise_on_error=False)
+    # What cannot be installed is kiwi's to say.
+    if listed and listed.returncode == 0:
+        with open(WANTED, "w") as file:
+            file.write(listed.output)
+        ask("lists")
 
 
 def script(self):
@@ -86,6 +117,7 @@ def system(self, manager):
         bring_back()
 
 
+apt.Command = AptCommand
 SystemSetup.call_post_bootstrap_script = script
 SystemPrepare.install_bootstrap = bootstrap
 SystemPrepare.install_system = system

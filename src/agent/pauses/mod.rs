@@ -6,6 +6,7 @@
 //!  ─ before packages ──────▶ a layer may take the place of the root  ◀─▶ FindLayer
 //!                            then as after packages
 //!  ◀──── restored, or go on
+//!  ─ apt has its lists ────▶ packages of other jobs need no download   ◀─▶ FindPackages
 //!    install …
 //!  ─ after packages ───────▶ the packages and the files they came in ──▶ KeepInstalled
 //!                            a layer may be kept                     ──▶ SettleLayer
@@ -15,6 +16,8 @@
 //! ```
 //!
 //! No script and no file of the recipe can have changed the packages by then, unless it took part in their installation.
+
+mod downloads;
 
 use std::{
     path::Path,
@@ -31,6 +34,7 @@ use tokio::{
     process::Command,
 };
 
+use self::downloads::Downloads;
 use crate::{
     archives,
     building::Building,
@@ -65,6 +69,7 @@ pub(crate) struct Pauses<'a> {
     repositories: Vec<RepositoryState>,
     /// Whether the root becomes an image, or is only compared with another.
     is_for_image: bool,
+    downloads: Downloads,
     /// What the server knows of the packages. A root that is made once more has the same.
     told: Mutex<Option<Installed>>,
 }
@@ -99,6 +104,7 @@ impl<'a> Pauses<'a> {
             locked,
             repositories,
             is_for_image,
+            downloads: Downloads::default(),
             told: Mutex::new(None),
         })
     }
@@ -121,6 +127,7 @@ impl<'a> Pauses<'a> {
     ///
     /// The server does not take what it is told.
     pub(crate) async fn close(&self) -> Result<(), Failure> {
+        self.downloads.end().await;
         match &self.layers {
             Some(layers) => layers.close().await,
             None => Ok(()),
@@ -153,7 +160,12 @@ impl<'a> Pauses<'a> {
                 answer
             }
             ("before", None) => "as it is",
+            ("lists", _) => {
+                self.downloads.get(self.building).await;
+                "go on"
+            }
             ("after", layers) => {
+                self.downloads.share(self.building);
                 let installed = self.tell(None).await?;
                 // First, so that a build after an update of the lock need not install the packages again.
                 if let Some(layers) = layers {

@@ -181,6 +181,9 @@ pub struct Packages {
 /// The most packages in one request.
 pub const MOST_PACKAGES: usize = 5000;
 
+/// The largest package that is shared between jobs, in bytes.
+pub const LARGEST_PACKAGE: u64 = 512 << 20;
+
 /// A package as described by its repository's signed index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageFile {
