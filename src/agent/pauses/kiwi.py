@@ -2,14 +2,20 @@
 earlier job had at that point; kiwi then goes on as if it had installed the packages itself. Otherwise kiwi's apt says
 what it will install, and asks the agent once more: packages that it brings need no download.
 
+kiwi also reads in another way than its own what commands say.
+
 Arguments: the agent's socket, then those of kiwi-ng.
 """
 import os
+import select
 import shutil
 import socket
 import sys
+from collections import deque
 
+from kiwi import command_process
 from kiwi.command import Command
+from kiwi.command_process import CommandIterator, PollT
 from kiwi.kiwi import main
 from kiwi.package_manager import apt
 from kiwi.system.prepare import SystemPrepare
@@ -69,6 +75,39 @@ def bootstrap(self, manager, *arguments, **options):
         install_bootstrap(self, manager, *arguments, **options)
 
 
+class Lines(CommandIterator):
+    """What a command says, by lines. kiwi's own iterator looks at both pipes before each single byte, waits a ten-thousandth of
+    a second for the silent one, and so takes an eighth of a CPU and at most some ten thousand bytes a second."""
+
+    def __init__(self, command):
+        super().__init__(command)
+        self.begun = {command.output: b"", command.error: b""}
+        self.lines = deque()
+
+    def __next__(self):
+        while not self.lines:
+            if not self.begun:
+                self.command.process.wait()
+                raise StopIteration()
+            for pipe in select.select(list(self.begun), [], [])[0]:
+                self.read(pipe)
+        return self.lines.popleft()
+
+    def read(self, pipe):
+        data = os.read(pipe.fileno(), 1 << 16)
+        if pipe is self.command.error:
+            self.command_error_output += data
+        *lines, rest = (self.begun[pipe] + data).split(b"\n")
+        if data:
+            self.begun[pipe] = rest
+        else:
+            del self.begun[pipe]
+            lines.append(rest)
+        for line in lines:
+            text = line.decode(errors="replace")
+            self.lines.append(PollT("", text) if pipe is self.command.error else PollT(text, ""))
+
+
 class AptCommand(Command):
     """Runs commands for apt. The first update is that of the new root's lists."""
 
@@ -117,6 +156,7 @@ def system(self, manager):
         bring_back()
 
 
+command_process.CommandIterator = Lines
 apt.Command = AptCommand
 SystemSetup.call_post_bootstrap_script = script
 SystemPrepare.install_bootstrap = bootstrap

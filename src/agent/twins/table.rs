@@ -289,6 +289,7 @@ mod tests {
         let functions = |path| table.long_double(path, "package").map(<[String]>::len);
         assert_eq!(functions("/usr/bin/bash"), Some(0));
         assert_eq!(functions("/usr/bin/perl"), Some(1));
+        assert_eq!(functions("/usr/bin/fc-cache"), Some(0));
         assert_eq!(functions("/usr/bin/new-tool"), None);
         assert_eq!(table.long_double_of_library("libc.so.6"), None);
         assert_eq!(table.long_double_of_library("libblkid.so.1"), Some([].as_slice()));

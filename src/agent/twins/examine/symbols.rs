@@ -90,6 +90,10 @@ const ACCOUNTING: &[&str] = &[
     "logwtmp",
 ];
 
+/// Functions of GDBM. Its files have keys by a hash of their `char`s as they are (`_gdbm_hash` in hash.c): a key with a byte above
+/// 127 that was stored on x86_64, where they are signed, is not found on other CPUs.
+const HASHING: &[&str] = &["gdbm_open", "gdbm_fd_open"];
+
 /// Functions that tell what the CPU or the machine is. `__getauxval` is not among them: gcc calls it in every program for
 /// aarch64 that has atomic operations.
 const ASKING: &[&str] = &["getauxval", "elf_aux_info", "__riscv_hwprobe"];
@@ -119,7 +123,7 @@ pub(super) fn findings(file: &[u8]) -> Result<Vec<Finding>, Broken> {
             findings.push(Finding::Mathematics(name));
         } else if is_among(LOADING) {
             findings.push(Finding::Plugins(name));
-        } else if is_among(ACCOUNTING) {
+        } else if is_among(ACCOUNTING) || is_among(HASHING) {
             findings.push(Finding::Layout(name));
         } else if is_among(ASKING) {
             findings.push(Finding::OwnCpu(name));
