@@ -5,24 +5,32 @@
 //! it. So it does not matter which job put it there.
 
 use std::{
-    io::Read,
+    fs::File,
+    io,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use futures::StreamExt;
 use kiln_records::{
-    Failure,
+    Code, Failure,
     protocol::{PackageFile, PackageUrl},
 };
 use nix::fcntl::OFlag;
-use reqwest::Client;
+use reqwest::{Body, Client, Response, header};
 use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt;
 
-use super::channel::Channel;
+use super::{channel::Channel, digest};
 
 /// The most packages transferred at a time.
 const AT_ONCE: usize = 4;
+
+/// The time for S3's answer to a file, and the slowest transfer that is waited for, in bytes a second.
+const ANSWER: Duration = Duration::from_mins(2);
+const SLOWEST: u64 = 2 << 20;
 
 /// A package and its path.
 #[derive(Debug, Clone)]
@@ -61,11 +69,10 @@ pub async fn get(channel: &Channel, http: &Client, wanted: Vec<Shared>) -> Vec<(
 pub async fn put(http: &Client, fetched: Vec<(Shared, PackageUrl)>) {
     let sent = fetched.into_iter().map(async |(shared, put)| {
         let PackageUrl::Put { url, headers } = put else { return };
-        let Some(bytes) = whole(shared).await else { return };
-        let request = headers
-            .iter()
-            .fold(http.put(url), |request, (name, value)| request.header(name, value));
-        let _ = request.body(bytes).send().await;
+        let size = shared.file.size;
+        if let Some(file) = whole(shared).await {
+            let _ = send(http, &url, headers, file, size).await;
+        }
     });
     futures::stream::iter(sent)
         .buffer_unordered(AT_ONCE)
@@ -73,9 +80,30 @@ pub async fn put(http: &Client, fetched: Vec<(Shared, PackageUrl)>) {
         .await;
 }
 
+/// Sends a file of this size to S3, in one request.
+///
+/// # Errors
+///
+/// S3 does not take it, or takes too long.
+pub async fn send(
+    http: &Client,
+    url: &str,
+    headers: Vec<(String, String)>,
+    file: File,
+    size: u64,
+) -> reqwest::Result<()> {
+    let patience = ANSWER + Duration::from_secs(size / SLOWEST);
+    let mut request = http.put(url).timeout(patience).header(header::CONTENT_LENGTH, size);
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    let answer = request.body(Body::from(tokio::fs::File::from_std(file))).send().await;
+    answer.and_then(Response::error_for_status).map(drop)
+}
+
 /// The package, if it is what the index says. A program of the root can have put anything in its place.
-async fn whole(shared: Shared) -> Option<Vec<u8>> {
-    let read = move || -> Option<Vec<u8>> {
+async fn whole(shared: Shared) -> Option<File> {
+    let open = move || -> Option<File> {
         let Shared { file, path } = shared;
         // Opening a FIFO would wait for its other end.
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
@@ -88,28 +116,41 @@ async fn whole(shared: Shared) -> Option<Vec<u8>> {
         if !about.is_file() || about.len() != file.size {
             return None;
         }
-        let mut bytes = Vec::new();
-        opened.take(file.size).read_to_end(&mut bytes).ok()?;
-        (hex::encode(Sha256::digest(&bytes)) == file.sha256).then_some(bytes)
+        let by_number = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        let (_, sha256) = digest::sha256_of(&by_number).ok()?;
+        (sha256 == file.sha256).then(|| opened.into_parts().0)
     };
-    tokio::task::spawn_blocking(read).await.ok()?
+    tokio::task::spawn_blocking(open).await.ok()?
 }
 
 /// Downloads and checks the package. Returns whether it is there.
 async fn download(http: &Client, url: &str, shared: &Shared) -> bool {
-    let answer = http.get(url).send().await.and_then(reqwest::Response::error_for_status);
-    let Ok(answer) = answer else { return false };
-    if answer.content_length() != Some(shared.file.size) {
-        return false;
+    // The file appears only when it is complete.
+    let partial = shared.path.with_extension("partial");
+    let is_whole = matches!(receive(http, url, &partial, &shared.file).await, Ok(true))
+        && fs_err::tokio::rename(&partial, &shared.path).await.is_ok();
+    if !is_whole {
+        let _ = fs_err::tokio::remove_file(partial).await;
     }
-    let Ok(bytes) = answer.bytes().await else { return false };
-    hex::encode(Sha256::digest(&bytes)) == shared.file.sha256 && write(&shared.path, &bytes).await.is_ok()
+    is_whole
 }
 
-/// Writes the file, which appears only when it is complete.
-async fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let partial = path.with_extension("partial");
-    let failed = |error: std::io::Error| Failure::io("cannot store a package", &error);
-    fs_err::tokio::write(&partial, bytes).await.map_err(failed)?;
-    fs_err::tokio::rename(&partial, path).await.map_err(failed)
+/// Downloads to a file, and returns whether it is the package.
+async fn receive(http: &Client, url: &str, to: &Path, package: &PackageFile) -> Result<bool, Failure> {
+    let unreachable = |error: reqwest::Error| Failure::new(Code::ImageUnreachable, error.without_url());
+    let failed = |error: io::Error| Failure::io("cannot store a package", &error);
+    let answer = http.get(url).send().await.and_then(Response::error_for_status);
+    let answer = answer.map_err(unreachable)?;
+    if answer.content_length() != Some(package.size) {
+        return Ok(false);
+    }
+    let mut file = fs_err::tokio::File::create(to).await.map_err(failed)?;
+    let (mut body, mut hasher) = (answer.bytes_stream(), Sha256::new());
+    while let Some(bytes) = body.next().await {
+        let bytes = bytes.map_err(unreachable)?;
+        hasher.update(&bytes);
+        file.write_all(&bytes).await.map_err(failed)?;
+    }
+    file.flush().await.map_err(failed)?;
+    Ok(hex::encode(hasher.finalize()) == package.sha256)
 }

@@ -15,7 +15,6 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use kiln_inside::room::remove_tree;
@@ -23,7 +22,6 @@ use kiln_records::{
     CacheDepth, Code, Failure, Installed, LayerOutcome, LayerUse, RepositoryState,
     protocol::{FoundLayer, LayerInputs, PackageUrl, SettledLayer},
 };
-use reqwest::header;
 use tokio::process::Command;
 
 pub(crate) use self::inputs::repositories;
@@ -31,7 +29,7 @@ pub(crate) use self::inputs::repositories;
 use self::inputs::Found;
 use crate::{
     building::Building,
-    digest, fetch,
+    digest, fetch, packages,
     process::{self, blocking},
     squashfs::Unpacked,
     twins::Twins,
@@ -253,10 +251,16 @@ impl<'a> Layers<'a> {
                 self.settle(LayerUse::passed(failure), Vec::new()).await?
             }
         };
-        if let Some(PackageUrl::Put { url, headers }) = url
-            && let Err(why) = put(http, &url, headers, &outputs.base(), size).await
-        {
-            events.say(format!("warning: the layer is not kept: {why}")).await;
+        if let Some(PackageUrl::Put { url, headers }) = url {
+            let sent = match fs_err::File::open(outputs.base()) {
+                Ok(file) => packages::send(http, &url, headers, file.into_parts().0, size)
+                    .await
+                    .map_err(|error| error.without_url().to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(why) = sent {
+                events.say(format!("warning: the layer is not kept: {why}")).await;
+            }
         }
         Ok(())
     }
@@ -379,29 +383,4 @@ async fn pass<'a>(building: Building<'a>, why: &str) -> Result<Option<Layers<'a>
     };
     building.channel.settle_layer(&settled).await?;
     Ok(None)
-}
-
-/// The time for S3's answer to a layer, and the slowest transfer that is waited for, in bytes a second.
-const ANSWER: Duration = Duration::from_mins(2);
-const SLOWEST: u64 = 2 << 20;
-
-/// Sends a layer to S3, in one request.
-async fn put(
-    http: &reqwest::Client,
-    url: &str,
-    headers: Vec<(String, String)>,
-    layer: &Path,
-    size: u64,
-) -> Result<(), String> {
-    let file = fs_err::tokio::File::open(layer)
-        .await
-        .map_err(|error| error.to_string())?;
-    let patience = ANSWER + Duration::from_secs(size / SLOWEST);
-    let mut request = http.put(url).timeout(patience).header(header::CONTENT_LENGTH, size);
-    for (name, value) in headers {
-        request = request.header(name, value);
-    }
-    let answer = request.body(reqwest::Body::from(file.into_parts().0)).send().await;
-    let answer = answer.and_then(reqwest::Response::error_for_status);
-    answer.map(drop).map_err(|error| error.without_url().to_string())
 }

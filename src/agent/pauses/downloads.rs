@@ -29,6 +29,9 @@ const ARCHIVES: &str = "/var/cache/kiwi/apt-get/archives";
 /// The most bytes of that list. A package takes some 200.
 const LONGEST: u64 = 8 << 20;
 
+/// How long packages of other jobs are waited for. Whatever has not come by then is downloaded.
+const GETTING: Duration = Duration::from_mins(5);
+
 /// How long the end of a root waits for its packages to be shared.
 const SENDING: Duration = Duration::from_secs(5);
 
@@ -57,7 +60,12 @@ impl Downloads {
         if count == 0 || fs_err::tokio::create_dir_all(ARCHIVES).await.is_err() {
             return;
         }
-        let left = packages::get(channel, http, wanted).await;
+        let Ok(left) = timeout(GETTING, packages::get(channel, http, wanted)).await else {
+            events
+                .say("packages are downloaded: those of other jobs take too long")
+                .await;
+            return;
+        };
         let others = count - left.len();
         events
             .say(format!("of {count} packages to install, {others} came from other jobs"))
@@ -112,7 +120,8 @@ fn entry(line: &str) -> Option<(&str, PackageFile)> {
     let (_, rest) = line.strip_prefix('\'')?.rsplit_once("' ")?;
     let mut words = rest.split(' ');
     let (name, size, digest) = (words.next()?, words.next()?, words.next()?);
-    let is_name = name.ends_with(".deb") && !name.starts_with('.') && !name.contains('/');
+    let stem = name.strip_suffix(".deb")?;
+    let is_name = !stem.starts_with('.') && !stem.contains('/');
     let sha256 = digest.strip_prefix("SHA256:")?.to_ascii_lowercase();
     let is_digest = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
     let size = size.parse().ok()?;
