@@ -142,6 +142,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn records_with_another_layout_are_found() {
+        for name in ["getutxent", "gdbm_open"] {
+            let dir = tempfile::tempdir().unwrap();
+            let (source, library) = (dir.path().join("caller.c"), dir.path().join("caller.so"));
+            fs_err::write(
+                &source,
+                format!("int {name}(void);\nint calls(void) {{ return {name}(); }}\n"),
+            )
+            .unwrap();
+            let mut compiler = std::process::Command::new("cc");
+            compiler
+                .args(["-shared", "-fPIC", "-nostdlib", "-o"])
+                .args([&library, &source]);
+            assert!(compiler.status().unwrap().success());
+            let found = findings(&fs_err::read(library).unwrap()).unwrap();
+            assert_eq!(found, [Finding::Layout(name.to_owned())]);
+        }
+    }
+
+    #[test]
     fn functions_are_exact_for_double_and_float_only() {
         for (function, exact) in [
             ("sqrt", true),
