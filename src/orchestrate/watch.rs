@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytesize::ByteSize;
-use futures::{StreamExt, future::try_join_all, stream};
+use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use kiln_records::{
     Code, Failure, JobId, Moment, Run, Step,
     protocol::words,
@@ -78,30 +78,28 @@ impl Orchestrator {
     async fn watch_at(&self, place: &str, jobs: &[&StoredRun]) -> Result<(), StoreError> {
         let asked = Asked::at(place);
         let checks: Vec<_> = jobs.iter().map(|stored| self.check(stored, &asked)).collect();
-        let mut checks = stream::iter(checks).buffer_unordered(AT_ONCE);
-        let mut trouble = None;
-        while let Some((stored, checked)) = checks.next().await {
-            match checked {
-                Ok(None) => {}
-                Ok(Some(failure)) => {
-                    self.fail_own(stored.job.id, stored.run.attempt, failure)
-                        .instrument(job_span(stored.job.id))
-                        .await?;
-                }
-                Err(failure) => trouble = Some(failure),
-            }
-        }
+        let troubles: Vec<_> = stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await?;
+        let trouble = troubles.into_iter().flatten().next_back();
         self.state().troubles.note(place, trouble.as_ref());
         Ok(())
     }
 
-    async fn check<'s>(
-        &self,
-        stored: &'s StoredRun,
-        asked: &Asked<'_>,
-    ) -> (&'s StoredRun, Result<Option<Failure>, Failure>) {
-        let check = self.what_is_wrong(stored, asked);
-        (stored, check.instrument(job_span(stored.job.id)).await)
+    /// Checks a job, and fails it if something is wrong with it. Returns why it could not be checked, if it could not.
+    ///
+    /// All is done here, and nothing by the loop over the checks: while that waited for the store, the other checks would rest
+    /// with what they hold of it.
+    async fn check(&self, stored: &StoredRun, asked: &Asked<'_>) -> Result<Option<Failure>, StoreError> {
+        let check = async {
+            match self.what_is_wrong(stored, asked).await {
+                Ok(None) => Ok(None),
+                Ok(Some(failure)) => {
+                    self.fail_own(stored.job.id, stored.run.attempt, failure).await?;
+                    Ok(None)
+                }
+                Err(trouble) => Ok(Some(trouble)),
+            }
+        };
+        check.instrument(job_span(stored.job.id)).await
     }
 
     /// Moves the clocks of all jobs on by the time in which this process could not watch them: it was stopped, or the

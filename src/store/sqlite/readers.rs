@@ -1,40 +1,52 @@
 //! A small pool of connections that read the database.
 //!
-//! Not sqlx's own pool: that returns each connection through a task of its own, which costs more than finding a
-//! record.
+//! Each statement is run by a task. A caller that rests, as a future does that is not polled while its neighbour is awaited, would
+//! otherwise keep a connection, or its place in the queue for one, from all others. sqlx's own pool leaves that to its callers.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::BoxFuture;
 use sqlx::{
-    ConnectOptions, Connection, Execute, Executor, Sqlite, SqliteConnection,
-    sqlite::{SqliteConnectOptions, SqliteRow},
+    ConnectOptions, Connection, Execute, Executor, SqlStr, Sqlite, SqliteConnection,
+    sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow},
 };
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::store::measured::read as measured;
 
 /// The number of connections, and so of concurrent reads.
 const COUNT: u32 = 2;
 
-/// Connections, each lent to one caller at a time.
-pub(super) struct Readers {
+/// Connections, each lent to one task at a time.
+pub(super) struct Readers(Arc<Pool>);
+
+struct Pool {
     /// One permit for each idle connection.
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     idle: Mutex<Vec<SqliteConnection>>,
 }
 
 /// A connection that returns to the pool when dropped.
-struct Lent<'r> {
-    readers: &'r Readers,
+struct Lent {
+    pool: Arc<Pool>,
     connection: Option<SqliteConnection>,
-    // Dropped last, so that the connection is back before the next caller gets the permit.
-    _permit: SemaphorePermit<'r>,
+    // Dropped last, so that the connection is back before the next task gets the permit.
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Lent<'_> {
+impl Drop for Lent {
     fn drop(&mut self) {
-        self.readers.idle().extend(self.connection.take());
+        self.pool.idle().extend(self.connection.take());
     }
+}
+
+/// A statement and its arguments.
+type Statement = (SqlStr, Option<SqliteArguments>);
+
+fn statement<'q>(mut query: impl Execute<'q, Sqlite>) -> sqlx::Result<Statement> {
+    let arguments = query.take_arguments().map_err(sqlx::Error::Encode)?;
+    Ok((query.sql(), arguments))
 }
 
 impl Readers {
@@ -44,59 +56,66 @@ impl Readers {
         for _ in 0..COUNT {
             idle.push(options.connect().await?);
         }
-        Ok(Self {
-            permits: Semaphore::new(idle.len()),
+        Ok(Self(Arc::new(Pool {
+            permits: Arc::new(Semaphore::new(idle.len())),
             idle: Mutex::new(idle),
-        })
+        })))
     }
 
     /// The rows that a statement finds.
-    pub(super) async fn fetch_all<'q>(&self, query: impl Execute<'q, Sqlite> + 'q) -> sqlx::Result<Vec<SqliteRow>> {
-        let read = async {
-            let mut lent = self.lend().await?;
-            let connection = lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-            connection.fetch_all(query).await
-        };
-        measured(read).await
+    pub(super) async fn fetch_all<'q>(&self, query: impl Execute<'q, Sqlite>) -> sqlx::Result<Vec<SqliteRow>> {
+        let statement = statement(query)?;
+        self.read(|connection| connection.fetch_all(statement)).await
     }
 
     /// The row that a statement finds, if it finds one.
-    pub(super) async fn fetch_optional<'q>(
-        &self,
-        query: impl Execute<'q, Sqlite> + 'q,
-    ) -> sqlx::Result<Option<SqliteRow>> {
-        let read = async {
-            let mut lent = self.lend().await?;
-            let connection = lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-            connection.fetch_optional(query).await
-        };
-        measured(read).await
+    pub(super) async fn fetch_optional<'q>(&self, query: impl Execute<'q, Sqlite>) -> sqlx::Result<Option<SqliteRow>> {
+        let statement = statement(query)?;
+        self.read(|connection| connection.fetch_optional(statement)).await
     }
 
     /// The row that a statement always finds.
-    pub(super) async fn fetch_one<'q>(&self, query: impl Execute<'q, Sqlite> + 'q) -> sqlx::Result<SqliteRow> {
+    pub(super) async fn fetch_one<'q>(&self, query: impl Execute<'q, Sqlite>) -> sqlx::Result<SqliteRow> {
         self.fetch_optional(query).await?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    /// Runs `work` in a task, which ends with the caller.
+    async fn read<T, W>(&self, work: W) -> sqlx::Result<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, sqlx::Result<T>> + Send + 'static,
+    {
+        let pool = Arc::clone(&self.0);
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut lent = pool.lend().await?;
+            work(lent.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?).await
+        }));
+        measured(async { task.await.map_err(|_| sqlx::Error::WorkerCrashed)? }).await
     }
 
     /// Waits until all connections are back, and closes them.
     pub(super) async fn close(&self) {
-        let Ok(_all) = self.permits.acquire_many(COUNT).await else {
+        let Ok(_all) = self.0.permits.acquire_many(COUNT).await else {
             return;
         };
-        self.permits.close();
-        let idle = std::mem::take(&mut *self.idle());
+        self.0.permits.close();
+        let idle = std::mem::take(&mut *self.0.idle());
         for connection in idle {
             if let Err(error) = connection.close().await {
                 tracing::debug!("a connection was not closed properly: {error}");
             }
         }
     }
+}
 
-    async fn lend(&self) -> sqlx::Result<Lent<'_>> {
-        let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
+impl Pool {
+    async fn lend(self: Arc<Self>) -> sqlx::Result<Lent> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
+        let connection = self.idle().pop();
         Ok(Lent {
-            readers: self,
-            connection: self.idle().pop(),
+            pool: self,
+            connection,
             _permit: permit,
         })
     }

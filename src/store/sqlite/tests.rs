@@ -49,6 +49,22 @@ async fn every_query_finds_its_rows_by_an_index() {
 }
 
 #[tokio::test]
+async fn a_caller_that_rests_keeps_no_connection_from_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir).await;
+    let read = || store.readers().fetch_all(sqlx::query("SELECT 1"));
+    let mut resting: Vec<_> = (0..4).map(|_| Box::pin(read())).collect();
+    for caller in &mut resting {
+        assert!(futures::poll!(caller).is_pending());
+    }
+    let found = tokio::time::timeout(Duration::from_secs(20), read()).await;
+    assert_eq!(found.expect("resting callers keep all connections").unwrap().len(), 1);
+    for caller in resting {
+        assert_eq!(caller.await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn what_one_is_refused_touches_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(&dir).await;
