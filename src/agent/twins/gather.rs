@@ -12,7 +12,7 @@ use std::{
 use super::{
     choice::{Item, Library, Verdict},
     elf::{self, Elf, Kind},
-    examine::{Build, examine, libm},
+    examine::{Build, Finding, examine, has_one_long_double, libm},
     key,
     pairs::{counterparts, data_name, is_in_library_directory, loader_name, moved_data},
     root::Root,
@@ -233,10 +233,10 @@ impl Gatherer {
         found.item.is_examined = !is_library && paths.iter().any(|path| self.table.is_examined(path, &package.name));
         let examines = found.item.is_examined || self.examines_library(elf);
         let told = paths.iter().find(|path| truth::concerns(path));
-        let functions = self.trapping(package, &paths, elf);
+        let functions = self.long_double(package, &paths, elf);
         if found.item.verdict != Verdict::Refused && (examines || told.is_some() || functions.is_some()) {
             let mut twin = fs_err::read(package.host.join(origin))?;
-            let original = if examines || told.is_some() {
+            let original = if examines || told.is_some() || self.host != Arch::X86_64 {
                 whole(&original)
             } else {
                 Ok(Vec::new())
@@ -309,9 +309,9 @@ impl Gatherer {
     }
 
     /// The exported functions outside of which a file with an entry must not compute with `long double`. `None` if it
-    /// may everywhere, or if nothing shows where it does.
-    fn trapping(&self, package: &Package, paths: &[String], elf: &Elf) -> Option<&[String]> {
-        if self.host != Arch::X86_64 {
+    /// may everywhere.
+    fn long_double(&self, package: &Package, paths: &[String], elf: &Elf) -> Option<&[String]> {
+        if has_one_long_double(self.host, self.target) {
             return None;
         }
         match &elf.soname {
@@ -320,8 +320,8 @@ impl Gatherer {
         }
     }
 
-    /// Rewrites the answers in `twin` to those of `original`, if it is `told` as the file at that path, and lets it trap
-    /// where it computes with `long double` outside of these `functions`. Returns how many places were changed.
+    /// Rewrites the answers in `twin` to those of `original`, if it is `told` as the file at that path, and keeps it from
+    /// computing with `long double` outside of these `functions`. Returns how many places were changed.
     fn change(
         &self,
         told: Option<&String>,
@@ -330,18 +330,29 @@ impl Gatherer {
         original: &Result<Vec<u8>, String>,
     ) -> Result<usize, String> {
         let untold = |untold: Untold| untold.to_string();
+        let bytes = || original.as_ref().map_err(Clone::clone);
         let mut changes = 0;
         if let Some(path) = told {
-            let original = original.as_ref().map_err(Clone::clone)?;
-            changes += truth::tell(path, twin, original, self.host, self.target).map_err(untold)?;
+            changes += truth::tell(path, twin, bytes()?, self.host, self.target).map_err(untold)?;
         }
-        if let Some(functions) = functions {
-            if !has_fused_libm()
-                && let Some(finding) = libm(twin)
-            {
-                return Err(finding.to_string());
+        // Only the 8087's format has instructions of its own. A twin that has them traps at each; one for another CPU is
+        // as its original, so that must have none.
+        match (functions, self.host, self.target) {
+            (None, ..) => {}
+            (Some(functions), Arch::X86_64, _) => {
+                if !has_fused_libm()
+                    && let Some(finding) = libm(twin)
+                {
+                    return Err(finding.to_string());
+                }
+                changes += truth::traps::set(twin, functions).map_err(untold)?;
             }
-            changes += truth::traps::set(twin, functions).map_err(untold)?;
+            (Some(functions), _, Arch::X86_64) => {
+                if !truth::traps::computing(bytes()?, functions).map_err(untold)?.is_empty() {
+                    return Err(Finding::LongDouble.to_string());
+                }
+            }
+            (Some(_), ..) => return Err("nothing shows whether it computes with long double".to_owned()),
         }
         Ok(changes)
     }
@@ -419,4 +430,40 @@ fn files_below(top: &Path) -> io::Result<Vec<String>> {
         }
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn long_double_has_no_twin_on_any_host_where_its_format_differs() {
+        let dir = tempfile::tempdir().unwrap();
+        let gatherer = |host, target| Gatherer {
+            root: Root::open(dir.path()).unwrap(),
+            host,
+            target,
+            table: Table::built_in().unwrap(),
+            level: TwinLevel::Full,
+        };
+        // seq counts with long double; true does not.
+        let (seq, plain) = (
+            fs_err::read("/usr/bin/seq").unwrap(),
+            fs_err::read("/usr/bin/true").unwrap(),
+        );
+        let change = |host, target, file: &[u8]| {
+            gatherer(host, target).change(None, Some(&[]), &mut file.to_owned(), &Ok(file.to_owned()))
+        };
+        assert!(change(Arch::X86_64, Arch::Aarch64, &seq).unwrap() > 0);
+        let why = change(Arch::Aarch64, Arch::X86_64, &seq).unwrap_err();
+        assert_eq!(why, "it computes with long double");
+        assert_eq!(change(Arch::Aarch64, Arch::X86_64, &plain), Ok(0));
+        // Neither has instructions to look for.
+        assert!(change(Arch::Aarch64, Arch::Ppc64le, &plain).is_err());
+        assert_eq!(
+            gatherer(Arch::Aarch64, Arch::Riscv64).change(None, None, &mut Vec::new(), &Ok(Vec::new())),
+            Ok(0)
+        );
+    }
 }

@@ -69,7 +69,7 @@ pub fn examine(one: Build<'_>, other: Build<'_>) -> BTreeSet<Finding> {
             }
         }
     }
-    if long_double(one.arch) == long_double(other.arch) {
+    if has_one_long_double(one.arch, other.arch) {
         findings.remove(&Finding::LongDouble);
     // Only the 8087's format has instructions of its own; without them nothing shows its use.
     } else if ![one.arch, other.arch].contains(&Arch::X86_64) {
@@ -106,6 +106,11 @@ enum LongDouble {
     Quadruple,
     /// Two of 64 bits.
     Pair,
+}
+
+/// Whether `long double` has the same format for both architectures.
+pub fn has_one_long_double(one: Arch, other: Arch) -> bool {
+    long_double(one) == long_double(other)
 }
 
 /// By the architectures' ABIs for Linux. Distributions for POWER change from pairs to quadruple precision one by one.

@@ -1,4 +1,5 @@
-//! Lets a twin trap where it would compute with `long double`, whose format differs. Works on bytes in memory: no I/O.
+//! Finds where a program computes with `long double`, whose format differs, and lets a twin trap there. Works on bytes in
+//! memory: no I/O.
 //!
 //! On x86_64 the format has instructions of its own, those of the 8087. Each of them is overwritten by `ud2`, on which
 //! the CPU raises `SIGILL`; `answers.so` then starts the program over under the emulator, or ends it. So a twin that is
@@ -26,11 +27,26 @@ const UD2: [u8; 2] = [0x0f, 0x0b];
 ///
 /// The file cannot be read. It is then unchanged.
 pub fn set(twin: &mut [u8], except: &[String]) -> Result<usize, Untold> {
-    let image = Image::read(twin)?;
-    let except = addresses(twin, except)?;
-    let mut traps = Vec::new();
+    let traps = computing(twin, except)?;
+    for trap in &traps {
+        let place = twin[trap.clone()].first_chunk_mut();
+        *place.ok_or_else(|| Untold::new("an instruction for long double is too short"))? = UD2;
+    }
+    Ok(traps.len())
+}
+
+/// The instructions of `file`, which is for x86_64, that compute with `long double` outside of the exported functions named
+/// in `except`.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub fn computing(file: &[u8], except: &[String]) -> Result<Vec<Range<usize>>, Untold> {
+    let image = Image::read(file)?;
+    let except = addresses(file, except)?;
+    let mut found = Vec::new();
     for part in &image.code {
-        let mut decoder = Decoder::with_ip(64, &twin[part.bytes.clone()], part.address, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(64, &file[part.bytes.clone()], part.address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         let mut computing = Computing::default();
         while decoder.can_decode() {
@@ -41,26 +57,22 @@ pub fn set(twin: &mut [u8], except: &[String]) -> Result<usize, Untold> {
         let is_excepted = |at: u64| except.iter().any(|function| function.contains(&at));
         for place in computing.places() {
             if !is_excepted(part.address + place.start as u64) {
-                traps.push(part.bytes.start + place.start..part.bytes.start + place.end);
+                found.push(part.bytes.start + place.start..part.bytes.start + place.end);
             }
         }
     }
-    for trap in &traps {
-        let place = twin[trap.clone()].first_chunk_mut();
-        *place.ok_or_else(|| Untold::new("an instruction for long double is too short"))? = UD2;
-    }
-    Ok(traps.len())
+    Ok(found)
 }
 
 /// The addresses of exported functions.
-fn addresses(twin: &[u8], names: &[String]) -> Result<Vec<Range<u64>>, Untold> {
+fn addresses(file: &[u8], names: &[String]) -> Result<Vec<Range<u64>>, Untold> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let broken = |error: object::read::Error| Untold::new(format!("not a whole ELF file: {error}"));
-    let elf = ElfFile::<FileHeader64<LittleEndian>>::parse(twin).map_err(broken)?;
-    let sections = elf.elf_header().sections(LittleEndian, twin).map_err(broken)?;
-    let symbols = sections.symbols(LittleEndian, twin, SHT_DYNSYM).map_err(broken)?;
+    let elf = ElfFile::<FileHeader64<LittleEndian>>::parse(file).map_err(broken)?;
+    let sections = elf.elf_header().sections(LittleEndian, file).map_err(broken)?;
+    let symbols = sections.symbols(LittleEndian, file, SHT_DYNSYM).map_err(broken)?;
     let mut found = Vec::new();
     for symbol in symbols.iter().filter(|symbol| !symbol.is_undefined(LittleEndian)) {
         let name = symbol.name(LittleEndian, symbols.strings()).map_err(broken)?;
@@ -80,9 +92,10 @@ mod tests {
     fn every_instruction_for_long_double_is_found_again_as_a_trap() {
         let mut file = fs_err::read(std::env::current_exe().unwrap()).unwrap();
         let before = file.clone();
+        let found = computing(&file, &[]).unwrap().len();
         let count = set(&mut file, &[]).unwrap();
         let changed = before.iter().zip(&file).filter(|(old, new)| old != new).count();
-        assert!(changed <= 2 * count);
+        assert!(count == found && changed <= 2 * count);
         // A trap can look like the beginning of a longer instruction to those that follow, but not like itself.
         assert_eq!(set(&mut file, &[]).unwrap(), 0);
     }
