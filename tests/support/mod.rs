@@ -552,7 +552,7 @@ impl Kiln {
             .lines()
             .map(str::to_owned)
             .collect();
-        // A job's own recipe and log are there as long as its record, and its layer is there for later jobs.
+        // A job's own recipe and log are there as long as its record, and its layer and packages are there for later jobs.
         let jobs = self.jobs();
         let of_a_job = |row: &String| {
             let id = row
@@ -562,7 +562,8 @@ impl Kiln {
             jobs.iter().any(|job| job["id"].as_str() == id)
         };
         let all = stored.len();
-        stored.retain(|row| !of_a_job(row) && !row.starts_with("object ims layers/"));
+        let shared = ["object ims layers/", "object ims packages/"];
+        stored.retain(|row| !of_a_job(row) && !shared.iter().any(|prefix| row.starts_with(prefix)));
         if all == 0 {
             let bodies = files_below(&self.data.join("s3/bodies"));
             stored.extend(bodies.iter().map(|path| format!("body {}", path.display())));

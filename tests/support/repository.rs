@@ -92,6 +92,12 @@ impl Repository {
         Self::serve_at(address, &DIR)
     }
 
+    /// As [`Repository::native`], from a copy of its own in the empty directory `dir`.
+    pub fn native_in(dir: &Path) -> Self {
+        copy(&made("rpm-minimal", HOST), dir);
+        Self::serve(dir)
+    }
+
     /// The repository of `recipes/rpm-shell`: a directory for each architecture.
     pub fn shell() -> Self {
         Self::serve(shell_dir())
@@ -105,11 +111,7 @@ impl Repository {
 
     /// The same, from a copy of its own in the empty directory `dir`.
     pub fn debian_in(dir: &Path) -> Self {
-        let original = made("deb-tiny", "");
-        tool(
-            "cp",
-            &["-r", &format!("{}/.", original.display()), dir.to_str().unwrap()],
-        );
+        copy(&made("deb-tiny", ""), dir);
         Self::serve(dir)
     }
 
@@ -214,6 +216,10 @@ S
     pub fn set(&self) -> String {
         format!("--set=rpm_repo={}", self.url())
     }
+}
+
+fn copy(from: &Path, to: &Path) {
+    tool("cp", &["-r", &format!("{}/.", from.display()), to.to_str().unwrap()]);
 }
 
 fn shell_dir() -> &'static Path {

@@ -1,13 +1,13 @@
 //! Takes the packages of a root from other jobs, and shares with them what no job had. Talks to the server and S3, and reads
-//! and writes the directory of apt's archives.
+//! and writes kiwi's cache of packages.
 //!
-//! kiwi's apt first says which packages it will install, each with its SHA-256 in the signed lists, and fetches none of
-//! them. A package that another job has shared is then put where apt would put its own download. apt compares such a file
-//! with the lists by its size only, so its digest is checked here.
+//! kiwi's package manager first says which packages it will install, each with its SHA-256 in the repository's lists, and
+//! fetches none of them. A package that another job has shared is then put where the package manager would put its own
+//! download. apt compares such a file with the lists by its size only, so its digest is checked here.
 
 use std::{
     collections::BTreeSet,
-    path::Path,
+    path::{Component, Path},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -20,11 +20,11 @@ use crate::{
     packages::{self, Shared},
 };
 
-/// What apt will install, as `apt-get --print-uris` lists it. kiwi.py writes it.
+/// What will be installed: a line `SHA256 SIZE PATH` for each package, whose path is below [`CACHE`]. kiwi.py has it written.
 const WANTED: &str = "/run/kiln-wanted-packages";
 
-/// Where kiwi's apt keeps what it fetched.
-const ARCHIVES: &str = "/var/cache/kiwi/apt-get/archives";
+/// Where kiwi's package managers keep what they fetched.
+const CACHE: &str = "/var/cache/kiwi";
 
 /// The most bytes of that list. A package takes some 200.
 const LONGEST: u64 = 8 << 20;
@@ -43,7 +43,7 @@ pub(super) struct Downloads {
 }
 
 impl Downloads {
-    /// Gets what other jobs have shared of the packages that apt will install. apt fetches all others, which is no failure.
+    /// Gets what other jobs have shared of the packages that will be installed. All others are fetched, which is no failure.
     pub(super) async fn get(&self, building: Building<'_>) {
         let Building {
             channel, http, events, ..
@@ -52,12 +52,20 @@ impl Downloads {
         let Ok(file) = fs_err::tokio::File::open(WANTED).await else {
             return;
         };
-        if file.take(LONGEST).read_to_string(&mut list).await.is_err() {
+        let read = file.take(LONGEST).read_to_string(&mut list).await;
+        // A root that is made once more has a list of its own.
+        let _ = fs_err::tokio::remove_file(WANTED).await;
+        if read.is_err() {
             return;
         }
-        let wanted = wanted(&list, Path::new(ARCHIVES));
+        let wanted = wanted(&list, Path::new(CACHE));
         let count = wanted.len();
-        if count == 0 || fs_err::tokio::create_dir_all(ARCHIVES).await.is_err() {
+        for dir in wanted.iter().filter_map(|shared| shared.path.parent()) {
+            if fs_err::tokio::create_dir_all(dir).await.is_err() {
+                return;
+            }
+        }
+        if count == 0 {
             return;
         }
         let Ok(left) = timeout(GETTING, packages::get(channel, http, wanted)).await else {
@@ -74,7 +82,7 @@ impl Downloads {
         *lock(&self.missing) = missing.collect();
     }
 
-    /// Shares what apt has fetched, in the background.
+    /// Shares what was fetched, in the background.
     pub(super) fn share(&self, building: Building<'_>) {
         let fetched = std::mem::take(&mut *lock(&self.missing));
         if !fetched.is_empty() {
@@ -100,32 +108,33 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The packages in a list of apt's that can be shared, each with its place in `archives`, without those that are there.
-fn wanted(list: &str, archives: &Path) -> Vec<Shared> {
-    let mut names = BTreeSet::new();
+/// The packages in a list that can be shared, each with its place in `cache`, without those that are there.
+fn wanted(list: &str, cache: &Path) -> Vec<Shared> {
+    let mut paths = BTreeSet::new();
     list.lines()
         .filter_map(entry)
-        .filter(|(name, file)| file.size <= LARGEST_PACKAGE && names.insert(*name))
-        .map(|(name, file)| Shared {
+        .filter(|(path, file)| file.size <= LARGEST_PACKAGE && paths.insert(*path))
+        .map(|(path, file)| Shared {
             file,
-            path: archives.join(name),
+            path: cache.join(path),
         })
         .filter(|shared| fs_err::symlink_metadata(&shared.path).is_err())
         .collect()
 }
 
-/// A line of the list, `'ADDRESS' NAME SIZE SHA256:DIGEST`. `None` for any other line, and for a package whose digest the lists
-/// do not have.
+/// A line of the list. `None` for any other line, and for a path that no package has.
 fn entry(line: &str) -> Option<(&str, PackageFile)> {
-    let (_, rest) = line.strip_prefix('\'')?.rsplit_once("' ")?;
-    let mut words = rest.split(' ');
-    let (name, size, digest) = (words.next()?, words.next()?, words.next()?);
-    let stem = name.strip_suffix(".deb")?;
-    let is_name = !stem.starts_with('.') && !stem.contains('/');
-    let sha256 = digest.strip_prefix("SHA256:")?.to_ascii_lowercase();
-    let is_digest = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let size = size.parse().ok()?;
-    (is_name && is_digest).then_some((name, PackageFile { sha256, size }))
+    let mut words = line.splitn(3, ' ');
+    let (sha256, size, path) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
+    let is_digest = sha256.len() == 64 && sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_below = Path::new(path)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    let name = path.rsplit('/').next()?;
+    let stem = name.strip_suffix(".deb").or_else(|| name.strip_suffix(".rpm"))?;
+    let is_name = !stem.is_empty() && !stem.starts_with('.');
+    let sha256 = sha256.to_owned();
+    (is_digest && is_below && is_name).then_some((path, PackageFile { sha256, size }))
 }
 
 #[cfg(test)]
@@ -135,31 +144,39 @@ mod tests {
     const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn a_list_of_apt_is_read() {
-        let archives = tempfile::tempdir().unwrap();
-        fs_err::write(archives.path().join("there_1_all.deb"), "").unwrap();
+    fn a_list_of_packages_is_read() {
+        let cache = tempfile::tempdir().unwrap();
+        fs_err::create_dir(cache.path().join("archives")).unwrap();
+        fs_err::write(cache.path().join("archives/there_1_all.deb"), "").unwrap();
         let too_large = LARGEST_PACKAGE + 1;
         let list = [
-            "Reading package lists...".to_owned(),
-            format!("'http://m/d/pool/c%2b%2b_12%7erc1_arm64.deb' c++_1%3a12~rc1_arm64.deb 70 SHA256:{DIGEST}"),
-            format!("'http://m/it's' odd_1_all.deb 7 SHA256:{}", DIGEST.to_uppercase()),
-            format!("'http://m/d/bash.deb' bash_1_arm64.deb 7 MD5Sum:{DIGEST}"),
-            "'http://m/d/plain.deb' plain_1_arm64.deb 7 ".to_owned(),
-            format!("'http://m/d/short.deb' short_1_arm64.deb 7 SHA256:{}", &DIGEST[1..]),
-            format!("'http://m/d/out.deb' ../out_1_arm64.deb 7 SHA256:{DIGEST}"),
-            format!("'http://m/d/hidden.deb' .hidden.deb 7 SHA256:{DIGEST}"),
-            format!("'http://m/d/lock' lock 7 SHA256:{DIGEST}"),
-            format!("'http://m/d/there.deb' there_1_all.deb 7 SHA256:{DIGEST}"),
-            format!("'http://m/d/large.deb' large_1_all.deb {too_large} SHA256:{DIGEST}"),
-            format!("'http://n/d/odd.deb' odd_1_all.deb 8 SHA256:{DIGEST}"),
-            "' ".to_owned(),
-            "'".to_owned(),
+            format!("{DIGEST} 70 archives/c++_1%3a12~rc1_arm64.deb"),
+            format!("{DIGEST} 7 dnf/cache/one-01/packages/a b-1.noarch.rpm"),
+            format!("{} 7 archives/upper_1_all.deb", DIGEST.to_uppercase()),
+            format!("{} 7 archives/short_1_all.deb", &DIGEST[1..]),
+            format!("{DIGEST} -1 archives/less_1_all.deb"),
+            format!("{DIGEST} 7 archives/../../out_1_all.deb"),
+            format!("{DIGEST} 7 /absolute_1_all.deb"),
+            format!("{DIGEST} 7 archives/.hidden.deb"),
+            format!("{DIGEST} 7 archives/.deb"),
+            format!("{DIGEST} 7 archives/lock"),
+            format!("{DIGEST} 7 archives/there_1_all.deb"),
+            format!("{DIGEST} {too_large} archives/large_1_all.deb"),
+            format!("{DIGEST} 8 archives/c++_1%3a12~rc1_arm64.deb"),
+            format!("{DIGEST} 7"),
+            String::new(),
         ];
-        let found: Vec<_> = wanted(&list.join("\n"), archives.path())
+        let found: Vec<_> = wanted(&list.join("\n"), cache.path())
             .into_iter()
             .map(|shared| (shared.path, shared.file.size, shared.file.sha256))
             .collect();
-        let at = |name: &str, size| (archives.path().join(name), size, DIGEST.to_owned());
-        assert_eq!(found, [at("c++_1%3a12~rc1_arm64.deb", 70), at("odd_1_all.deb", 7)]);
+        let at = |path: &str, size| (cache.path().join(path), size, DIGEST.to_owned());
+        assert_eq!(
+            found,
+            [
+                at("archives/c++_1%3a12~rc1_arm64.deb", 70),
+                at("dnf/cache/one-01/packages/a b-1.noarch.rpm", 7)
+            ]
+        );
     }
 }

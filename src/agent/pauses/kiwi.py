@@ -1,6 +1,6 @@
 """Runs kiwi, and asks the agent before packages are installed, and after them. The agent may bring the root that an
-earlier job had at that point; kiwi then goes on as if it had installed the packages itself. Otherwise kiwi's apt says
-what it will install, and asks the agent once more: packages that it brings need no download.
+earlier job had at that point; kiwi then goes on as if it had installed the packages itself. Otherwise kiwi's package
+manager says what it will install, and the agent is asked once more: packages that it brings need no download.
 
 kiwi also reads in another way than its own what commands say.
 
@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import socket
+import subprocess
 import sys
 from collections import deque
 
@@ -17,7 +18,7 @@ from kiwi import command_process
 from kiwi.command import Command
 from kiwi.command_process import CommandIterator, PollT
 from kiwi.kiwi import main
-from kiwi.package_manager import apt
+from kiwi.package_manager import apt, dnf4, zypper
 from kiwi.system.prepare import SystemPrepare
 from kiwi.system.setup import SystemSetup
 
@@ -30,15 +31,21 @@ with open("/proc/self/comm", "w") as name:
 # away, so that neither a package nor the script that runs before can depend on them.
 LATE = ("config.sh", "images.sh")
 
-# What apt will install, for the agent.
+# What will be installed, for the agent: the SHA-256, the size and the path below kiwi's cache of each package.
 WANTED = "/run/kiln-wanted-packages"
+
+# Where dnf finds its plugin, which writes that list, and the program that makes it from zypper's answer.
+DNF_PLUGINS = "/run/kiln-dnf"
+ZYPPER_LIST = "/run/kiln-zypper-list.py"
 
 install_bootstrap = SystemPrepare.install_bootstrap
 install_system = SystemPrepare.install_system
 call_post_bootstrap_script = SystemSetup.call_post_bootstrap_script
 answer = ""
 hidden = []
-wanted = []
+
+# What the package manager will be asked for later than in its first call, until that is said.
+wanted = None
 
 
 def ask(question):
@@ -66,13 +73,26 @@ def bring_back():
 
 
 def bootstrap(self, manager, *arguments, **options):
-    global answer
+    global answer, wanted
     answer = ask("before")
     if answer == "broken":
         raise RuntimeError("the root of an earlier job could not be brought")
     if answer != "restored":
-        wanted[:] = ["?essential", "apt", *self.xml_state.get_bootstrap_packages(), *self.xml_state.get_system_packages()]
+        wanted = wanted_later(self.xml_state)
         install_bootstrap(self, manager, *arguments, **options)
+
+
+def wanted_later(state):
+    packages, collections = state.get_system_packages(), state.get_system_collections()
+    match state.get_package_manager():
+        case "apt":
+            # What its first call installs is not among its arguments.
+            return ["?essential", "apt", *state.get_bootstrap_packages(), *packages]
+        case "dnf4":
+            return [*packages, *(f"@{name}" for name in collections)]
+        case "zypper":
+            products = state.get_system_products()
+            return [*packages, *(f"pattern:{name}" for name in collections), *(f"product:{name}" for name in products)]
 
 
 class Lines(CommandIterator):
@@ -108,27 +128,61 @@ class Lines(CommandIterator):
             self.lines.append(PollT("", text) if pipe is self.command.error else PollT(text, ""))
 
 
-class AptCommand(Command):
-    """Runs commands for apt. The first update is that of the new root's lists."""
+class AskingCommand(Command):
+    """Runs the commands of a package manager. Before its first packages, it says what it will install, and installs none."""
 
     @staticmethod
-    def run(command, *arguments, **options):
-        result = Command.run(command, *arguments, **options)
-        if wanted and command[0] == "apt-get" and command[-1] == "update":
-            list_wanted(command[:-1], *arguments)
+    def run(command, *environment, **options):
+        result = Command.run(command, *environment, **options)
+        # The first update is that of the new root's lists.
+        if wanted is not None and command[0] == "apt-get" and command[-1] == "update":
+            say_wanted(list_by_apt, command[:-1], *environment)
         return result
 
+    @staticmethod
+    def call(command, *environment, **options):
+        listing = {"dnf4": list_by_dnf, "dnf-3": list_by_dnf, "zypper": list_by_zypper}.get(command[0])
+        if wanted is not None and listing:
+            say_wanted(listing, command, *environment)
+        return Command.call(command, *environment, **options)
 
-def list_wanted(apt_get, *environment):
-    # No digest but this one is used.
-    listing = ["-o", "Acquire::ForceHash=SHA256", "--print-uris", "install", *wanted]
-    wanted.clear()
-    listed = Command.run(apt_get + listing, *environment, raise_on_error=False)
+
+def say_wanted(listing, command, *environment):
+    global wanted
+    listing(command, *environment)
+    wanted = None
     # What cannot be installed is kiwi's to say.
+    if os.path.exists(WANTED):
+        ask("lists")
+
+
+def list_by_apt(command, *environment):
+    # No digest but this one is used.
+    options = ["-o", "Acquire::ForceHash=SHA256", "--print-uris", "install"]
+    listed = Command.run([*command, *options, *wanted], *environment, raise_on_error=False)
+    if not listed or listed.returncode != 0:
+        return
+    with open(WANTED, "w") as file:
+        for line in listed.output.splitlines():
+            # 'ADDRESS' NAME SIZE SHA256:DIGEST
+            match line.rsplit(" ", 3):
+                case [_, name, size, digest] if digest.startswith("SHA256:"):
+                    file.write(f"{digest[7:].lower()} {size} apt-get/archives/{name}\n")
+
+
+def list_by_dnf(command, *environment):
+    # The plugin ends dnf.
+    Command.run([*command, *wanted, f"--setopt=pluginpath={DNF_PLUGINS}"], *environment, raise_on_error=False)
+
+
+def list_by_zypper(command, *environment):
+    items = command.index("--")
+    options = ["--dry-run", *command[items:], *wanted]
+    listed = Command.run([command[0], "--xmlout", *command[1:items], *options], *environment, raise_on_error=False)
     if listed and listed.returncode == 0:
         with open(WANTED, "w") as file:
-            file.write(listed.output)
-        ask("lists")
+            # Of the toolbox, for kiwi's own interpreter has no library that reads repositories.
+            subprocess.run(["/usr/bin/python3", ZYPPER_LIST], input=listed.output, stdout=file, text=True)
 
 
 def script(self):
@@ -157,7 +211,7 @@ def system(self, manager):
 
 
 command_process.CommandIterator = Lines
-apt.Command = AptCommand
+apt.Command = dnf4.Command = zypper.Command = AskingCommand
 SystemSetup.call_post_bootstrap_script = script
 SystemPrepare.install_bootstrap = bootstrap
 SystemPrepare.install_system = system

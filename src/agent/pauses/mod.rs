@@ -6,7 +6,7 @@
 //!  ─ before packages ──────▶ a layer may take the place of the root  ◀─▶ FindLayer
 //!                            then as after packages
 //!  ◀──── restored, or go on
-//!  ─ apt has its lists ────▶ packages of other jobs need no download   ◀─▶ FindPackages
+//!  ─ packages are known ───▶ those of other jobs need no download      ◀─▶ FindPackages
 //!    install …
 //!  ─ after packages ───────▶ the packages and the files they came in ──▶ KeepInstalled
 //!                            a layer may be kept                     ──▶ SettleLayer
@@ -47,8 +47,15 @@ use crate::{
     twins::Twins,
 };
 
-/// The program that runs kiwi, and its place.
-const PROGRAM: (&str, &str) = ("/run/kiwi-ng", include_str!("kiwi.py"));
+/// The program that runs kiwi.
+const PROGRAM: &str = "/run/kiwi-ng";
+
+/// The programs in the sandbox, with their places: that one, and what it lets dnf and zypper run.
+const PROGRAMS: [(&str, &str); 3] = [
+    (PROGRAM, include_str!("kiwi.py")),
+    ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),
+    ("/run/kiln-zypper-list.py", include_str!("zypper_list.py")),
+];
 
 /// The socket that it asks.
 const SOCKET: &str = "/run/kiln-pauses.sock";
@@ -95,7 +102,7 @@ impl<'a> Pauses<'a> {
             None => Vec::new(),
         };
         let _ = fs_err::remove_file(SOCKET);
-        let listener = fs_err::write(PROGRAM.0, PROGRAM.1).and_then(|()| UnixListener::bind(SOCKET));
+        let listener = write_programs().and_then(|()| UnixListener::bind(SOCKET));
         let listener = listener.map_err(|error| Failure::io("cannot prepare the pauses of kiwi", &error))?;
         Ok(Self {
             building,
@@ -112,7 +119,7 @@ impl<'a> Pauses<'a> {
     /// kiwi, run so that it asks.
     pub(crate) fn kiwi() -> Command {
         let mut command = Command::new(PYTHON);
-        command.args([PROGRAM.0, SOCKET]);
+        command.args([PROGRAM, SOCKET]);
         command
     }
 
@@ -268,6 +275,17 @@ impl<'a> Pauses<'a> {
             .await;
         Ok(())
     }
+}
+
+fn write_programs() -> std::io::Result<()> {
+    for (path, text) in PROGRAMS {
+        let path = Path::new(path);
+        if let Some(dir) = path.parent() {
+            fs_err::create_dir_all(dir)?;
+        }
+        fs_err::write(path, text)?;
+    }
+    Ok(())
 }
 
 /// The packages of a root.
