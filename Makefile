@@ -99,8 +99,7 @@ endif
 lint: packages
 	@.ci/install-packages lint
 	cargo fmt --all --check
-	cargo clippy --locked --all-targets -- -D warnings
-	cargo clippy --locked --package kiln-agent-program --package kiln-bench-rebase -- -D warnings
+	cargo clippy --locked --workspace --exclude kiln-answers --exclude kiln-exec --all-targets -- -D warnings
 	cargo clippy --locked --package kiln-answers --profile agent -- -D warnings
 	cargo clippy --locked --package kiln-exec --profile exec -- -D warnings
 	.ci/lint-dependencies
