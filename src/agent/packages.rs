@@ -6,7 +6,6 @@
 
 use std::{
     fs::File,
-    io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
     time::Duration,
@@ -14,10 +13,7 @@ use std::{
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use futures::StreamExt;
-use kiln_records::{
-    Code, Failure,
-    protocol::{PackageFile, PackageUrl},
-};
+use kiln_records::protocol::{PackageFile, PackageUrl};
 use nix::fcntl::OFlag;
 use reqwest::{Body, Client, Response, header};
 use sha2::{Digest, Sha256};
@@ -127,7 +123,7 @@ async fn whole(shared: Shared) -> Option<File> {
 async fn download(http: &Client, url: &str, shared: &Shared) -> bool {
     // The file appears only when it is complete.
     let partial = shared.path.with_extension("partial");
-    let is_whole = matches!(receive(http, url, &partial, &shared.file).await, Ok(true))
+    let is_whole = receive(http, url, &partial, &shared.file).await.is_some()
         && fs_err::tokio::rename(&partial, &shared.path).await.is_ok();
     if !is_whole {
         let _ = fs_err::tokio::remove_file(partial).await;
@@ -135,22 +131,19 @@ async fn download(http: &Client, url: &str, shared: &Shared) -> bool {
     is_whole
 }
 
-/// Downloads to a file, and returns whether it is the package.
-async fn receive(http: &Client, url: &str, to: &Path, package: &PackageFile) -> Result<bool, Failure> {
-    let unreachable = |error: reqwest::Error| Failure::new(Code::ImageUnreachable, error.without_url());
-    let failed = |error: io::Error| Failure::io("cannot store a package", &error);
-    let answer = http.get(url).send().await.and_then(Response::error_for_status);
-    let answer = answer.map_err(unreachable)?;
+/// Downloads a package to a file. `None` if what came is not the package, or if anything fails.
+async fn receive(http: &Client, url: &str, to: &Path, package: &PackageFile) -> Option<()> {
+    let answer = http.get(url).send().await.ok()?.error_for_status().ok()?;
     if answer.content_length() != Some(package.size) {
-        return Ok(false);
+        return None;
     }
-    let mut file = fs_err::tokio::File::create(to).await.map_err(failed)?;
+    let mut file = fs_err::tokio::File::create(to).await.ok()?;
     let (mut body, mut hasher) = (answer.bytes_stream(), Sha256::new());
     while let Some(bytes) = body.next().await {
-        let bytes = bytes.map_err(unreachable)?;
+        let bytes = bytes.ok()?;
         hasher.update(&bytes);
-        file.write_all(&bytes).await.map_err(failed)?;
+        file.write_all(&bytes).await.ok()?;
     }
-    file.flush().await.map_err(failed)?;
-    Ok(hex::encode(hasher.finalize()) == package.sha256)
+    file.flush().await.ok()?;
+    (hex::encode(hasher.finalize()) == package.sha256).then_some(())
 }
