@@ -17,12 +17,15 @@ use kiln_records::protocol::{PackageFile, PackageUrl};
 use nix::fcntl::OFlag;
 use reqwest::{Body, Client, Response, header};
 use sha2::{Digest, Sha256};
-use tokio::io::AsyncWriteExt;
+use tokio::{io::AsyncWriteExt, time::timeout};
 
 use super::{channel::Channel, digest};
 
 /// The most packages transferred at a time.
 const AT_ONCE: usize = 4;
+
+/// How long the server is asked for addresses. It looks for each package in S3, which may fail time and again.
+const ASKING: Duration = Duration::from_secs(20);
 
 /// The time for S3's answer to a file, and the slowest transfer that is waited for, in bytes a second.
 const ANSWER: Duration = Duration::from_mins(2);
@@ -43,7 +46,7 @@ pub struct Shared {
 /// A server that cannot help now is not a failure: everything is returned then.
 pub async fn get(channel: &Channel, http: &Client, wanted: Vec<Shared>) -> Vec<(Shared, Option<PackageUrl>)> {
     let files = wanted.iter().map(|shared| shared.file.clone()).collect();
-    let Ok(urls) = channel.find_packages(files).await else {
+    let Ok(Ok(urls)) = timeout(ASKING, channel.find_packages(files)).await else {
         return wanted.into_iter().map(|shared| (shared, None)).collect();
     };
     let got = wanted.into_iter().zip(urls).map(async |(shared, url)| match url {
