@@ -10,7 +10,7 @@ use sqlx::{
     ConnectOptions, Connection, Execute, Executor, SqlStr, Sqlite, SqliteConnection,
     sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::store::measured::read as measured;
@@ -23,19 +23,19 @@ pub(super) struct Readers(Arc<Pool>);
 
 struct Pool {
     /// One permit for each idle connection.
-    permits: Arc<Semaphore>,
+    permits: Semaphore,
     idle: Mutex<Vec<SqliteConnection>>,
 }
 
 /// A connection that returns to the pool when dropped.
-struct Lent {
-    pool: Arc<Pool>,
+struct Lent<'p> {
+    pool: &'p Pool,
     connection: Option<SqliteConnection>,
     // Dropped last, so that the connection is back before the next task gets the permit.
-    _permit: OwnedSemaphorePermit,
+    _permit: SemaphorePermit<'p>,
 }
 
-impl Drop for Lent {
+impl Drop for Lent<'_> {
     fn drop(&mut self) {
         self.pool.idle().extend(self.connection.take());
     }
@@ -57,7 +57,7 @@ impl Readers {
             idle.push(options.connect().await?);
         }
         Ok(Self(Arc::new(Pool {
-            permits: Arc::new(Semaphore::new(idle.len())),
+            permits: Semaphore::new(idle.len()),
             idle: Mutex::new(idle),
         })))
     }
@@ -109,13 +109,11 @@ impl Readers {
 }
 
 impl Pool {
-    async fn lend(self: Arc<Self>) -> sqlx::Result<Lent> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
-        let connection = self.idle().pop();
+    async fn lend(&self) -> sqlx::Result<Lent<'_>> {
+        let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
         Ok(Lent {
             pool: self,
-            connection,
+            connection: self.idle().pop(),
             _permit: permit,
         })
     }
