@@ -109,6 +109,11 @@ done
 echo "fact grown $((after - before))"
 printf 'a\nfact edited\n.\n,p\nQ\n' | ed -s
 echo "fact machine $(uname -m)"
+# The emulator runs od, and the last of the three starts of the loader for ldd.
+emulated() { [ ! -e /.kiln/counts ] || od -An -t u8 -j 8 /.kiln/counts; }
+before=$(emulated)
+ldd /bin/bash > /dev/null
+echo "fact emulated $(($(emulated) - before))"
 "#;
 
 /// A script that runs before most packages are there. Its shell computes what depends on the CPU, after it has written: the

@@ -56,7 +56,9 @@ fn assert_same(plain: &Outcomes, other: &Outcomes) {
     assert!(plain.len() > 40);
     let same = |(name, plain): &(&String, &Outcome)| {
         let other = &other[*name];
-        (other.status, &other.said) == (plain.status, &plain.said)
+        // Addresses decide what the loader itself makes of a damaged file: whether it crashes, for instance.
+        let is_open = name.starts_with("damaged") && other.ran[0] == 0;
+        is_open || (other.status, &other.said) == (plain.status, &plain.said)
     };
     let different: Vec<_> = plain
         .iter()
@@ -96,11 +98,13 @@ fn odd_programs_behave_as_under_the_plain_emulator() {
     assert_same(plain, &corpus(&Root::new(dir.path()), &joined));
 
     let root = Root::new(dir.path());
-    root.add_twins();
+    root.add_twins(&plain["loader's version"].said);
     let twins = corpus(&root, &joined);
     assert_same(plain, &twins);
     assert_ran(&twins, |numbers| numbers);
     assert_eq!(twins["pipes"].ran[1], 0, "{twins:?}");
+    let answered = |(name, outcome): &(&String, &Outcome)| name.starts_with("damaged") && outcome.ran[0] == 1;
+    assert!(twins.iter().filter(answered).count() > 10, "{twins:?}");
 }
 
 #[test]
@@ -108,7 +112,8 @@ fn twins_that_cannot_be_started_are_emulated() {
     needs!(support::no_emulation(), support::not_root());
     let dir = roots::directory();
     let root = Root::new(dir.path());
-    root.add_twins();
+    root.add_twins(&plain()["loader's version"].said);
+    fs_err::remove_dir_all(root.path().join(".kiln/loaders")).unwrap();
     let loader = root.path().join(".kiln/loader");
     fs_err::set_permissions(loader, std::fs::Permissions::from_mode(0o644)).unwrap();
     let without_loader = corpus(&root, &joined(dir.path()));

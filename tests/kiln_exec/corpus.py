@@ -8,8 +8,10 @@ status, the output, and how many programs ran as twins and under the emulator.
 """
 
 import ctypes
+import glob
 import json
 import os
+import random
 import shutil
 import signal
 import struct
@@ -19,6 +21,14 @@ import traceback
 ROOT, REGISTRATION = sys.argv[1:]
 NOBODY = 65534
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+# The root's own dynamic loader.
+LOADER = next(path for pattern in ("lib/ld-linux-*", "lib64/ld64.so.*", "lib64/ld-linux-*") for path in glob.glob(f"{ROOT}/{pattern}"))[len(ROOT) :]
+LIBC = glob.glob(f"{ROOT}/lib/*/libc.so.6")[0][len(ROOT) :]
+# Programs for x86_64 may name the CPU that they need, and the loader looks at it.
+IS_X86_64 = "x86-64" in LOADER
+# How many damaged files the loader is asked about, and the seed of the damage.
+DAMAGED = int(os.environ.get("KILN_TEST_DAMAGED", "100"))
+SEED = os.environ.get("KILN_TEST_SEED", "1")
 
 libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
@@ -185,6 +195,25 @@ def blocked_signal():
     return child(body)
 
 
+def damage(seed):
+    """Copies of programs and libraries with a few other bytes where the loader looks, all different."""
+    chance = random.Random(seed)
+    os.makedirs(f"{ROOT}/tmp/damaged", exist_ok=True)
+    for number in range(DAMAGED):
+        with open(ROOT + chance.choice(["/bin/true", "/bin/bash", LIBC, LOADER]), "rb") as file:
+            content = bytearray(file.read())
+        headers = [struct.unpack_from("<IIQQQQQQ", content, 64 + 56 * entry) for entry in range(struct.unpack_from("<H", content, 56)[0])]
+        places = [range(64), range(64, 64 + 56 * len(headers))]
+        places += [range(offset, offset + size) for kind, _, offset, _, _, size, _, _ in headers if kind in (2, 3, 4)]
+        for _ in range(chance.choice([0, 1, 1, 1, 2, 4])):
+            place = chance.choice(chance.choice(places))
+            content[place] = chance.choice([0, 1, 255, content[place] ^ 1 << chance.randrange(8), chance.randrange(256)])
+        if chance.randrange(10) == 0:
+            del content[chance.randrange(len(content)) :]
+        with open(f"{ROOT}/tmp/damaged/{number}", "wb") as file:
+            file.write(content)
+
+
 def with_root_file(path, work):
     script(path, "", 0o644)
     try:
@@ -200,6 +229,11 @@ def prepare():
     copy("/usr/bin/id", "/tmp/setuid", 0o4755)
     copy("/bin/cat", "/tmp/edited")
     os.utime(ROOT + "/tmp/edited", (0, 0))
+    damage(SEED)
+    os.symlink("/proc/self/exe", f"{ROOT}/tmp/self")
+    os.mkfifo(f"{ROOT}/tmp/pipe")
+    copy(LOADER, "/tmp/loader")
+    copy("/bin/cat", "/tmp/$ORIGIN")
     script("/tmp/plain.sh", '#!/bin/sh\necho "$0" "$#" "$@"\n')
     script("/tmp/arguments.sh", '#!/bin/bash -e -u\necho never\n')
     script("/tmp/one.sh", '#!/bin/bash -eu\necho "$0" "$-" "$@"; false; echo never\n')
@@ -270,15 +304,39 @@ CASES = [
     ("environment", (1, 0), lambda: program("/usr/bin/env", env={"A": "b c", "KILN_EXE": "mine"})),
     ("directory", (0, 0), lambda: program("/tmp")),
     ("missing", (0, 0), lambda: program("/bin/none")),
+    ("loader's version", (1, 0), lambda: program(LOADER, "--version")),
+    ("version of a copied loader", (1, 0), lambda: program("/tmp/loader", "--version")),
+    ("loader's version and more", (0, 1), lambda: program(LOADER, "--version", "x")),
+    ("loader without arguments", (0, 1), lambda: program(LOADER)),
+    ("loader with a variable", (0, 1), lambda: program(LOADER, "--version", env={"LD_VERBOSE": ""})),
+    ("loader with a tunable", (0, 1), lambda: program(LOADER, "--version", env={"GLIBC_TUNABLES": "a=b"})),
+    ("loader's version to nobody", (1, 1), lambda: shell(f"{LOADER} --version >&-; echo $?")),
+    ("loadable program", None if IS_X86_64 else (1, 0), lambda: program(LOADER, "--verify", "/bin/bash")),
+    ("loadable library", None if IS_X86_64 else (1, 0), lambda: program(LOADER, "--verify", LIBC)),
+    ("loadable by another path", None, lambda: shell(f"cd /usr/bin && {LOADER} --verify ../bin/cat")),
+    ("loadable by name only", (1, 1), lambda: shell(f"cd /usr/bin && {LOADER} --verify cat")),
+    ("loadable with a dollar sign", (0, 1), lambda: program(LOADER, "--verify", "/tmp/$ORIGIN")),
+    ("unreadable program", (0, 1), lambda: program(LOADER, "--verify", "/tmp/unreadable", uid=NOBODY)),
+    ("script for the loader", (0, 1), lambda: program(LOADER, "--verify", "/tmp/plain.sh")),
+    ("nothing for the loader", (0, 1), lambda: program(LOADER, "--verify", "/tmp/none")),
+    ("directory for the loader", (0, 1), lambda: program(LOADER, "--verify", "/tmp")),
+    ("device for the loader", (0, 1), lambda: program(LOADER, "--verify", "/dev/fd/0", stdin=b"x")),
+    ("loader for itself", (0, 1), lambda: program(LOADER, "--verify", LOADER)),
+    ("loader for its copy", None, lambda: program(LOADER, "--verify", "/tmp/loader")),
+    ("emulator for the loader", (0, 1), lambda: program(LOADER, "--verify", "/tmp/self")),
     ("pipes", None, lambda: shell("for i in 1 2 3 4 5; do seq 1 1000 | sort -rn | head -n $i | md5sum; done")),
 ]
+
+
+def damaged(number):
+    return f"damaged {number}", None, lambda: program(LOADER, "--verify", f"/tmp/damaged/{number}")
 
 
 def run_all():
     furnish()
     answers = {}
     prepare()
-    for name, wanted, case in CASES:
+    for name, wanted, case in CASES + [damaged(number) for number in range(DAMAGED)]:
         before = counts()
         status, said = case()
         after = counts()

@@ -93,8 +93,8 @@ impl Root {
         self.0.path()
     }
 
-    /// Gives each program of the root its twin.
-    pub fn add_twins(&self) {
+    /// Gives each program of the root its twin, and its loader the text `loader_says` of its version.
+    pub fn add_twins(&self, loader_says: &str) {
         let native = packages().join(host().debian());
         let world = self.path().join(".kiln");
         fs_err::create_dir_all(world.join("bin")).unwrap();
@@ -110,12 +110,7 @@ impl Root {
         assert!(twins > 90, "{twins}");
         let libraries = native.join(format!("usr/lib/{}-linux-gnu", support::HOST));
         succeed(Command::new("cp").arg("-a").arg(&libraries).arg(world.join("lib")));
-        let loader = if support::HOST == "aarch64" {
-            "ld-linux-aarch64.so.1"
-        } else {
-            "ld-linux-x86-64.so.2"
-        };
-        fs_err::copy(libraries.join(loader), world.join("loader")).unwrap();
+        fs_err::copy(libraries.join(loader_name(support::HOST)), world.join("loader")).unwrap();
         let source = world.join("answers.c");
         fs_err::write(&source, ANSWERS).unwrap();
         succeed(
@@ -124,9 +119,21 @@ impl Root {
                 .arg(world.join("answers.so"))
                 .arg(source),
         );
+        let libraries = format!("usr/lib/{}-linux-gnu", support::foreign());
+        let loader = self.path().join(libraries).join(loader_name(support::foreign()));
+        fs_err::create_dir(world.join("loaders")).unwrap();
+        fs_err::write(world.join("loaders").join(key_of(&loader).unwrap()), loader_says).unwrap();
         let counts = world.join("counts");
         fs_err::write(&counts, [0; 16]).unwrap();
         fs_err::set_permissions(counts, std::fs::Permissions::from_mode(0o666)).unwrap();
+    }
+}
+
+fn loader_name(arch: &str) -> &'static str {
+    if arch == "aarch64" {
+        "ld-linux-aarch64.so.1"
+    } else {
+        "ld-linux-x86-64.so.2"
     }
 }
 

@@ -1,4 +1,5 @@
-//! Decides whether the program has a twin that may run in its place. Looks at files, and waits for trials.
+//! Decides whether the program has a twin that may run in its place, or is a loader whose answer is known. Looks at
+//! files, and waits for trials.
 
 use core::{ffi::CStr, mem::MaybeUninit};
 
@@ -8,14 +9,14 @@ use rustix::{
 };
 
 use crate::{
-    kernel::{read_head, sleep},
+    kernel::{read_at, sleep},
     key::{HEAD, LONGEST_KEY, build_id, write_key},
-    layout,
+    layout, loader,
     stack::{Stack, Text},
 };
 
-/// Length of the path of a twin, or of its trial, including the zero at its end.
-pub const LONGEST_PATH: usize = layout::TRIAL.len() + LONGEST_KEY + 1;
+/// Length of the longest path of what is under a key, including the zero at its end.
+pub const LONGEST_PATH: usize = layout::LOADERS.len() + LONGEST_KEY + 1;
 
 /// Nanoseconds between checks of a trial.
 const PAUSE: u32 = 10_000_000;
@@ -26,8 +27,15 @@ const LOOKS: usize = 3000;
 /// Libraries that a root's owner wants in every process are the target's, so they need the emulator.
 const PRELOAD: &CStr = c"/etc/ld.so.preload";
 
+/// What takes the emulator's place.
+pub enum Native<'a> {
+    Twin(Twin<'a>),
+    /// The loader has said what it had to; its exit status is left.
+    Answered(u8),
+}
+
 /// A twin that may run.
-pub struct Choice<'a> {
+pub struct Twin<'a> {
     /// Descriptor of the program's file.
     pub program: BorrowedFd<'static>,
     /// The program's path, as it was called.
@@ -37,11 +45,14 @@ pub struct Choice<'a> {
     /// The program's other arguments.
     pub arguments: &'static [Text],
     /// The twin's path.
-    pub twin: &'a CStr,
+    pub file: &'a CStr,
 }
 
-/// The twin to run; `path` takes its path.
-pub fn twin_of<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Choice<'a>> {
+/// A program's file: build-id, size and modification time.
+type Key<'a> = (&'a [u8], u64, i64);
+
+/// What takes the emulator's place, if anything does; `path` takes the path of a twin.
+pub fn native<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Native<'a>> {
     let [_, program_path, name, arguments @ ..] = stack.arguments else {
         return None;
     };
@@ -49,17 +60,26 @@ pub fn twin_of<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Ch
         return None;
     }
     let program = stack.program()?;
-    let twin = find(program, path, stack)?;
+    let mut room = [MaybeUninit::uninit(); HEAD];
+    let head = read_at(program, 0, &mut room)?;
+    let state = fstat(program).ok()?;
+    let key = (build_id(head)?, u64::try_from(state.st_size).ok()?, state.st_mtime);
+    let Some(file) = find(key, path, stack) else {
+        let question = loader::question(stack, arguments)?;
+        let mut path = [0; LONGEST_PATH];
+        let version = write_path(&mut path, layout::LOADERS, key)?;
+        return loader::answer(&question, version, head, &state).map(Native::Answered);
+    };
     if accessat(CWD, PRELOAD, Access::EXISTS, AtFlags::empty()).is_ok() {
         return None;
     }
-    Some(Choice {
+    Some(Native::Twin(Twin {
         program,
         path: *program_path,
         name: *name,
         arguments,
-        twin,
-    })
+        file,
+    }))
 }
 
 /// Whether an environment variable needs the target's loader or the emulator. Kiln sets `QEMU_CPU` for all programs.
@@ -73,18 +93,13 @@ fn forbids(variable: Text) -> bool {
 ///
 /// While a twin is on trial, starts of the program wait: under the emulator it would take longer than the trial does,
 /// and an interpreter several times as long. Programs started in a trial do not wait: they might wait for themselves.
-fn find<'a>(program: BorrowedFd<'_>, path: &'a mut [u8; LONGEST_PATH], stack: &Stack) -> Option<&'a CStr> {
-    let mut room = [MaybeUninit::uninit(); HEAD];
-    let id = build_id(read_head(program, &mut room)?)?;
-    let state = fstat(program).ok()?;
-    let key = (id, u64::try_from(state.st_size).ok()?, state.st_mtime);
-
-    let twin = write_path::<false>(path, key)?;
+fn find<'a>(key: Key<'_>, path: &'a mut [u8; LONGEST_PATH], stack: &Stack) -> Option<&'a CStr> {
+    let twin = write_path(path, layout::BIN, key)?;
     let is_there = |twin: &CStr| accessat(CWD, twin, Access::EXEC_OK, AtFlags::empty()).is_ok();
     if !is_there(twin) {
         let mut other = [0; LONGEST_PATH];
         // A twin is published before its trial ends.
-        if is_in_trial(stack) || !outlasts(write_path::<true>(&mut other, key)?) || !is_there(twin) {
+        if is_in_trial(stack) || !outlasts(write_path(&mut other, layout::TRIAL, key)?) || !is_there(twin) {
             return None;
         }
     }
@@ -109,13 +124,17 @@ fn outlasts(trial: &CStr) -> bool {
     })
 }
 
-/// Writes the path of the twin, or of its trial, with this key: build-id, size and modification time.
-fn write_path<'a, const IS_TRIAL: bool>(
+/// Writes the path of what is in `place` under this key.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "copying an unknown number of bytes would call a function that does not exist here"
+)]
+fn write_path<'a>(
     path: &'a mut [u8; LONGEST_PATH],
-    (id, size, modified): (&[u8], u64, i64),
+    place: &'static str,
+    (id, size, modified): Key<'_>,
 ) -> Option<&'a CStr> {
-    // Not an argument: copying an unknown number of bytes would call a function that does not exist here.
-    let place = if IS_TRIAL { layout::TRIAL } else { layout::BIN };
     let (directory, name) = path.split_at_mut_checked(place.len())?;
     for (to, from) in directory.iter_mut().zip(place.bytes()) {
         *to = from;

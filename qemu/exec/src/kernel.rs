@@ -9,6 +9,8 @@ use rustix::{
     io::close,
 };
 
+use crate::stack::Text;
+
 /// Longest name of a process, with the zero at its end (`TASK_COMM_LEN`).
 pub const LONGEST_NAME: usize = 16;
 
@@ -19,6 +21,7 @@ const NUMBERS: Numbers = Numbers {
     openat: 257,
     pread64: 17,
     nanosleep: 35,
+    exit_group: 231,
 };
 #[cfg(target_arch = "aarch64")]
 const NUMBERS: Numbers = Numbers {
@@ -27,6 +30,7 @@ const NUMBERS: Numbers = Numbers {
     openat: 56,
     pread64: 67,
     nanosleep: 101,
+    exit_group: 94,
 };
 
 /// The kernel's system call numbers.
@@ -36,6 +40,7 @@ struct Numbers {
     openat: usize,
     pread64: usize,
     nanosleep: usize,
+    exit_group: usize,
 }
 
 const PR_GET_NAME: usize = 16;
@@ -106,6 +111,12 @@ pub fn process_name(name: &mut [u8; LONGEST_NAME]) {
     };
 }
 
+/// Ends this process with a status from 0 to 255.
+pub fn exit(status: u8) {
+    // SAFETY: nothing of this process is needed any more.
+    unsafe { call(NUMBERS.exit_group, [usize::from(status), 0, 0, 0]) };
+}
+
 /// Sleeps for less than a second. A signal may end the sleep early.
 pub fn sleep(nanoseconds: u32) {
     // Seconds and nanoseconds, as the kernel reads them on 64-bit machines.
@@ -114,11 +125,12 @@ pub fn sleep(nanoseconds: u32) {
     unsafe { call(NUMBERS.nanosleep, [time.as_ptr().expose_provenance(), 0, 0, 0]) };
 }
 
-/// The beginning of a file: as much as there is space for.
-pub fn read_head<'a>(file: BorrowedFd<'_>, room: &'a mut [MaybeUninit<u8>]) -> Option<&'a [u8]> {
+/// The bytes of a file from `offset`: as many as there is space for, or as the file has.
+pub fn read_at<'a>(file: BorrowedFd<'_>, offset: u64, room: &'a mut [MaybeUninit<u8>]) -> Option<&'a [u8]> {
     let (number, begin) = (file.as_raw_fd().cast_unsigned() as usize, room.as_mut_ptr());
+    let offset = usize::try_from(offset).ok()?;
     // SAFETY: the kernel writes no more than there is space for.
-    let result = unsafe { call(NUMBERS.pread64, [number, begin.expose_provenance(), room.len(), 0]) };
+    let result = unsafe { call(NUMBERS.pread64, [number, begin.expose_provenance(), room.len(), offset]) };
     let length = usize::try_from(result).ok()?;
     // SAFETY: that many bytes were written.
     Some(unsafe { slice::from_raw_parts(begin.cast(), length) })
@@ -130,9 +142,23 @@ pub struct File(i32);
 impl File {
     /// Opens a file that exists.
     pub fn open(path: &CStr, flags: OFlags) -> Option<Self> {
+        // SAFETY: the path ends with a zero and lives during the call.
+        unsafe { Self::open_at(path.as_ptr().cast(), flags) }
+    }
+
+    /// Opens a file that exists, at a path that the process was started with.
+    pub fn open_text(path: Text, flags: OFlags) -> Option<Self> {
+        // SAFETY: such a text ends with a zero and lives as long as the process.
+        unsafe { Self::open_at(path.as_ptr(), flags) }
+    }
+
+    /// # Safety
+    ///
+    /// The path ends with a zero and lives during the call.
+    unsafe fn open_at(path: *const u8, flags: OFlags) -> Option<Self> {
         let (directory, flags) = (CWD.as_raw_fd().cast_unsigned() as usize, flags.bits() as usize);
-        // SAFETY: the path lives during the call.
-        let result = unsafe { call(NUMBERS.openat, [directory, path.as_ptr().expose_provenance(), flags, 0]) };
+        // SAFETY: as for this function.
+        let result = unsafe { call(NUMBERS.openat, [directory, path.expose_provenance(), flags, 0]) };
         let number = u32::try_from(result).ok()?;
         i32::try_from(number).ok().map(Self)
     }

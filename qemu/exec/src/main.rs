@@ -24,20 +24,29 @@ mod key;
 #[path = "../../../src/agent/twins/layout.rs"]
 #[allow(dead_code, reason = "shared with Kiln")]
 mod layout;
+mod loadable;
+mod loader;
 mod stack;
 mod start;
 mod text;
 mod twin;
 
-/// Becomes the twin, if there is one; otherwise returns.
+/// Becomes the twin, if there is one, or ends with the loader's answer, if it is known; otherwise returns.
 fn run(stack: &stack::Stack) {
     let mut path = [0; decide::LONGEST_PATH];
-    let choice = decide::twin_of(stack, &mut path);
+    let native = decide::native(stack, &mut path);
     let counts = counts::Counts::open();
-    if let Some(choice) = choice {
-        counts.twin();
-        twin::become_it(stack, &choice);
-        counts.no_twin();
+    match native {
+        Some(decide::Native::Twin(twin)) => {
+            counts.twin();
+            twin::become_it(stack, &twin);
+            counts.no_twin();
+        }
+        Some(decide::Native::Answered(status)) => {
+            counts.twin();
+            kernel::exit(status);
+        }
+        None => {}
     }
     counts.emulated();
 }

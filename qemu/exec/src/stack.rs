@@ -8,6 +8,8 @@ use rustix::fd::BorrowedFd;
 const AT_NULL: usize = 0;
 /// The descriptor of the program's file.
 const AT_EXECFD: usize = 2;
+/// The size of a page in bytes.
+const AT_PAGESZ: usize = 6;
 /// Flags of the interpreter.
 const AT_FLAGS: usize = 8;
 /// Whether the program has other rights than the process that started it.
@@ -49,6 +51,11 @@ impl Text {
     pub fn starts_with(self, prefix: &[u8]) -> bool {
         let mut bytes = self.bytes();
         prefix.iter().all(|byte| bytes.next() == Some(*byte))
+    }
+
+    /// Whether it is exactly this word.
+    pub fn equals(self, word: &[u8]) -> bool {
+        self.bytes().eq(word.iter().copied())
     }
 
     /// Whether it is the variable `name` with exactly this value.
@@ -103,6 +110,11 @@ impl Stack {
     pub fn keeps_name(&self) -> bool {
         self.auxiliary(AT_FLAGS)
             .is_some_and(|flags| flags & PRESERVE_ARGV0 != 0)
+    }
+
+    /// The kernel's size of a page in bytes.
+    pub fn page_size(&self) -> Option<usize> {
+        self.auxiliary(AT_PAGESZ)
     }
 
     /// Whether the program gained rights when it was started.

@@ -11,7 +11,7 @@ use rustix::{
 
 use crate::{
     call,
-    decide::Choice,
+    decide::Twin,
     kernel::{self, LONGEST_NAME},
     stack::Stack,
     text,
@@ -51,10 +51,10 @@ struct Strings {
 }
 
 /// Executes the twin. Returns only on failure, with everything as before.
-pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
+pub fn become_it(stack: &Stack, twin: &Twin<'_>) {
     // The pointers to arguments and environment follow the strings; each list ends with a null pointer. The kernel's
     // memory is zeroed.
-    let words = WORDS.len() + choice.arguments.len() + 1 + OWN_VARIABLES + stack.environment.len() + 1;
+    let words = WORDS.len() + twin.arguments.len() + 1 + OWN_VARIABLES + stack.environment.len() + 1;
     let size = size_of::<Strings>().next_multiple_of(align_of::<*const u8>()) + words * size_of::<*const u8>();
     // SAFETY: new memory at an address of the kernel's choice.
     let Ok(memory) = (unsafe {
@@ -77,7 +77,7 @@ pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
             core::slice::from_raw_parts_mut(lists, words),
         )
     };
-    describe(choice, strings);
+    describe(twin, strings);
     let mut slots = lists.iter_mut();
     let mut put = |pointer: *const u8| {
         if let Some(slot) = slots.next() {
@@ -88,31 +88,31 @@ pub fn become_it(stack: &Stack, choice: &Choice<'_>) {
     for word in [word!(0), word!(1)] {
         put(word.as_ptr().cast());
     }
-    put(choice.name.as_ptr());
-    for word in [word!(3), word!(4), word!(5), word!(6), word!(7), choice.twin] {
+    put(twin.name.as_ptr());
+    for word in [word!(3), word!(4), word!(5), word!(6), word!(7), twin.file] {
         put(word.as_ptr().cast());
     }
-    choice.arguments.iter().for_each(|argument| put(argument.as_ptr()));
+    twin.arguments.iter().for_each(|argument| put(argument.as_ptr()));
     put(ptr::null());
     put(strings.exe.as_ptr());
     put((&raw const strings.comm).cast());
     stack.environment.iter().for_each(|variable| put(variable.as_ptr()));
 
-    let environment = WORDS.len() + choice.arguments.len() + 1;
-    if let Ok(flags) = fcntl_getfd(choice.program)
-        && fcntl_setfd(choice.program, flags | FdFlags::CLOEXEC).is_ok()
+    let environment = WORDS.len() + twin.arguments.len() + 1;
+    if let Ok(flags) = fcntl_getfd(twin.program)
+        && fcntl_setfd(twin.program, flags | FdFlags::CLOEXEC).is_ok()
     {
         // SAFETY: both lists end with a null pointer, and all strings with a zero.
         unsafe { kernel::execve(word!(0), lists.as_ptr(), lists.as_ptr().add(environment)) };
         // The emulator reads the program through this descriptor.
-        let _ = fcntl_setfd(choice.program, flags);
+        let _ = fcntl_setfd(twin.program, flags);
     }
     // SAFETY: nothing refers to the memory any more. The emulator must find as much free memory as usual.
     let _ = unsafe { munmap(memory, size) };
 }
 
 /// Writes the twin's description of itself: not its own file and name, but those of the program that it replaces.
-fn describe(choice: &Choice<'_>, strings: &mut Strings) {
+fn describe(twin: &Twin<'_>, strings: &mut Strings) {
     let Strings { exe, comm, link } = strings;
     write(exe, EXE.iter().copied());
     write(
@@ -120,13 +120,13 @@ fn describe(choice: &Choice<'_>, strings: &mut Strings) {
         b"/proc/self/fd/"
             .iter()
             .copied()
-            .chain(digits(choice.program.as_raw_fd())),
+            .chain(digits(twin.program.as_raw_fd())),
     );
     let path = exe.get_mut(EXE.len()..EXE.len() + LONGEST_PATH).unwrap_or_default();
     let link = CStr::from_bytes_until_nul(link).unwrap_or_default();
     if readlinkat_raw(CWD, link, &mut *path).is_err() {
         // Without /proc, only the caller's path is known.
-        write(path, choice.path.bytes());
+        write(path, twin.path.bytes());
     }
     write(&mut comm.0, COMM.iter().copied());
     kernel::process_name(&mut comm.1);

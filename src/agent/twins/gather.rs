@@ -202,6 +202,17 @@ impl Gatherer {
         pairs
     }
 
+    /// The image's dynamic loaders among the files of `package`: key and path of each.
+    pub fn loaders(&self, package: &Package) -> Vec<(String, String)> {
+        let is_loader = |path: &&PathBuf| path.ends_with(loader_name(self.target));
+        let paths = package.files.iter().filter(is_loader).filter_map(|path| path.to_str());
+        let loaders = paths.filter_map(|path| {
+            let (_, head, status) = self.original(path).ok()??;
+            Some((key_of(&head, status.size(), status.mtime())?, path.to_owned()))
+        });
+        loaders.collect()
+    }
+
     /// Opens a file of the root and reads its beginning. `None` unless it is linked dynamically.
     fn original(&self, path: &str) -> io::Result<Option<(File, Vec<u8>, Metadata)>> {
         let Some((file, status)) = self.root.file(Path::new(path))? else {

@@ -4,6 +4,7 @@
 //! /.kiln/             belongs to no package, and is gone before the root is packaged
 //!   bin/KEY           the twin of the file with that key: a program, or a module that programs load
 //!   trial/KEY         twins whose trial is due; empty until the twin has arrived
+//!   loaders/KEY       what the image's own dynamic loader, with that key, says to `--version`
 //!   loader            the distribution's own dynamic loader, native
 //!   lib/              native shared libraries by the names that programs ask for
 //!   answers.so        loaded into every twin: answers for the target where the kernel would answer for the host
@@ -25,6 +26,8 @@ pub const BIN: &str = "/.kiln/bin/";
 /// Programs by key whose answers have yet to be compared with the emulated ones; `kiln-exec` waits while they are
 /// here.
 pub const TRIAL: &str = "/.kiln/trial/";
+/// What loaders of the image, by key, say of their version. `kiln-exec` answers for a loader that is here.
+pub const LOADERS: &str = "/.kiln/loaders/";
 /// The native dynamic loader.
 pub const LOADER: &str = "/.kiln/loader";
 /// Native shared libraries.

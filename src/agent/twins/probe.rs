@@ -73,6 +73,13 @@ struct Said {
     text: Vec<u8>,
 }
 
+/// What becomes of the standard error of a program.
+#[derive(Debug, Clone, Copy)]
+enum Errors {
+    Kept,
+    Dropped,
+}
+
 /// What arrives until all writers are gone, the answer has its full length, or the time is over.
 fn read(mut pipe: &PipeReader, time: Duration) -> io::Result<Vec<u8>> {
     let end = Instant::now() + time;
@@ -101,13 +108,17 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn run(self, environment: &[&str], command: &[&str]) -> io::Result<Said> {
+    fn run(self, environment: &[&str], command: &[&str], errors: Errors) -> io::Result<Said> {
         let (reader, writer) = pipe()?;
         let mut timeout = Command::new("timeout");
         timeout.args(["--signal=KILL", PATIENCE]).arg(std::env::current_exe()?);
         timeout.arg(COMMAND).arg(self.root).arg(self.world);
         timeout.args(environment).args(ENVIRONMENT).arg(END).args(command);
-        timeout.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let errors = match errors {
+            Errors::Kept => writer.try_clone()?.into(),
+            Errors::Dropped => Stdio::null(),
+        };
+        timeout.stdin(Stdio::null()).stdout(writer).stderr(errors);
         let mut child = timeout.spawn()?;
         // It holds the writing ends of the pipe.
         drop(timeout);
@@ -118,7 +129,14 @@ impl Place<'_> {
     }
 
     fn emulated(self, command: &[&str]) -> io::Result<Said> {
-        self.run(&[&format!("{}=off", layout::SWITCH)], command)
+        self.run(&[&format!("{}=off", layout::SWITCH)], command, Errors::Kept)
+    }
+
+    /// What the image's dynamic loader says of its version on standard output, if that is all it does.
+    pub(super) fn loader_version(self, loader: &str) -> Option<Vec<u8>> {
+        let ask = |errors| self.run(&[&format!("{}=off", layout::SWITCH)], &[loader, "--version"], errors);
+        let (all, output) = (ask(Errors::Kept).ok()?, ask(Errors::Dropped).ok()?);
+        (all == output && all.status == 0 && !all.text.is_empty()).then_some(all.text)
     }
 
     /// `/proc/cpuinfo` as the emulator shows it. `None` while the root has no program to read it.
@@ -142,7 +160,7 @@ impl Place<'_> {
         for question in questions {
             let question: Vec<&str> = question.iter().map(String::as_str).collect();
             let emulated = self.emulated(&[&[&*trial.path], &*question].concat())?;
-            let native = self.run(&environment, &[&call, &*question].concat())?;
+            let native = self.run(&environment, &[&call, &*question].concat(), Errors::Kept)?;
             if emulated != native {
                 return Ok(false);
             }

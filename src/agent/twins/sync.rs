@@ -398,6 +398,11 @@ impl Keeper {
             world.put_cpuinfo(&text).map_err(io::Error::other)?;
             *has_cpuinfo = true;
         }
+        for (key, path) in world.loaders(offers) {
+            if let Some(version) = place.loader_version(&path) {
+                world.put_loader(&key, &version).map_err(io::Error::other)?;
+            }
+        }
         self.tally.refused.extend(
             added
                 .refused

@@ -113,7 +113,14 @@ impl World {
         }
         let io = |error: io::Error| Failure::io("cannot make the directory of twins", &error);
         let shelf = Shelf::new(dir).map_err(io)?;
-        for name in ["bin", "lib", "lib/gconv", "lib/gconv/gconv-modules.d", "trial"] {
+        for name in [
+            "bin",
+            "lib",
+            "lib/gconv",
+            "lib/gconv/gconv-modules.d",
+            "loaders",
+            "trial",
+        ] {
             shelf.make_dir(name).map_err(io)?;
         }
         let (answers, facts) = (fs_err::read(answers).map_err(io)?, truth::facts(host, target));
@@ -173,6 +180,21 @@ impl World {
     pub fn put_cpuinfo(&self, text: &[u8]) -> Result<(), Failure> {
         let written = self.shelf.publish_bytes(below_mount(layout::CPUINFO), text, 0o644);
         written.map_err(|error| Failure::io("cannot write the target's cpuinfo", &error))
+    }
+
+    /// The image's dynamic loaders among the files of these packages: key and path of each.
+    pub fn loaders(&self, packages: &[Package]) -> Vec<(String, String)> {
+        packages
+            .iter()
+            .flat_map(|package| self.gatherer.loaders(package))
+            .collect()
+    }
+
+    /// Publishes what the loader with this key says of its version, so that it need not be started for it.
+    pub fn put_loader(&self, key: &str, version: &[u8]) -> Result<(), Failure> {
+        let name = in_dir(layout::LOADERS, key);
+        let written = self.shelf.publish_bytes(&name, version, 0o644);
+        written.map_err(|error| Failure::io("cannot write what the loader says", &error))
     }
 
     /// Publishes how often the root was compared with its packages. Twins that load a module without a twin wait for the
