@@ -121,6 +121,30 @@ fn twins_that_cannot_be_started_are_emulated() {
     assert_ran(&without_loader, |[twins, emulated]| [0, twins + emulated]);
 }
 
+/// `kiln-exec` as GNU ld links it for aarch64: with the first words of a table behind the dynamic section, the first of which has
+/// that section's address and the second this `word`.
+fn with_table(word: u64, to: &Path) -> PathBuf {
+    let mut bytes = fs_err::read(roots::kiln_exec()).unwrap();
+    let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let headers = (0..usize::from(bytes[56])).map(|entry| 64 + 56 * entry);
+    let [segment, section] = [1, 2].map(|kind| {
+        let is_it = |at: &usize| bytes[*at] == kind && bytes[*at + 4] & 2 != 0;
+        headers.clone().find(is_it).unwrap()
+    });
+    assert_eq!(number(&bytes, segment + 16), number(&bytes, section + 16));
+    let address = number(&bytes, section + 16);
+    let size = usize::try_from(number(&bytes, section + 32)).unwrap();
+    let begin = usize::try_from(number(&bytes, section + 8)).unwrap() + size;
+    let table = [address, word, 0, 0].map(u64::to_le_bytes).concat();
+    bytes.resize(bytes.len().max(begin + table.len()), 0);
+    bytes[begin..begin + table.len()].copy_from_slice(&table);
+    for at in [segment + 32, segment + 40] {
+        bytes[at..at + 8].copy_from_slice(&(size as u64 + 32).to_le_bytes());
+    }
+    fs_err::write(to, bytes).unwrap();
+    to.to_owned()
+}
+
 #[test]
 fn only_what_fits_is_joined() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,6 +159,9 @@ fn only_what_fits_is_joined() {
     assert!(refused(Path::new("/bin/sh"), &exec).contains("not static"));
     assert!(refused(&support::source_dir().join("Cargo.toml"), &exec).contains("not a 64-bit ELF"));
 
+    let other = dir.path().join("other");
+    assert!(refused(&emulator, &with_table(5, &other)).contains("writable data"));
+    join(&emulator, &with_table(0, &other), &joined).unwrap();
     join(&emulator, &exec, &joined).unwrap();
     // It gave away another note than that of its build-id.
     let head = fs_err::read(&joined).unwrap();

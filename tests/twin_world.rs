@@ -5,3 +5,4 @@ mod changes;
 mod debian;
 mod hostile;
 mod joined;
+mod other_host;

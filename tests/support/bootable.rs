@@ -14,7 +14,7 @@ use cpio::newc::{Builder, ModeFileType, trailer};
 use super::tool;
 
 /// The modules that the initrd loads, in this order. What is not there is part of the kernel.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "drivers/virtio/virtio_ring",
     "drivers/virtio/virtio",
     "drivers/virtio/virtio_pci_legacy_dev",
@@ -30,6 +30,7 @@ const MODULES: [&str; 15] = [
     "fs/isofs/isofs",
     "fs/squashfs/squashfs",
     "fs/overlayfs/overlay",
+    "fs/binfmt_misc",
 ];
 
 /// Process 1 of the image. `tiny.do=` in the kernel's parameters chooses how the boot ends.

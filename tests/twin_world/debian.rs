@@ -38,18 +38,24 @@ pub fn target() -> Arch {
 /// A root with its directory of twins.
 pub struct Debian {
     dir: TempDir,
+    host: Arch,
+    target: Arch,
     pub packages: Vec<Package>,
 }
 
 impl Debian {
     /// One that no test changes, with everything unpacked.
     pub fn shared() -> &'static Self {
-        static SHARED: LazyLock<Debian> = LazyLock::new(Debian::unpack);
+        static SHARED: LazyLock<Debian> = LazyLock::new(|| Debian::unpack(Arch::host(), target()));
         &SHARED
     }
 
     /// A root without packages.
     pub fn empty() -> Self {
+        Self::empty_for(Arch::host(), target())
+    }
+
+    fn empty_for(host: Arch, target: Arch) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let root = dir.path().join("root");
         fs_err::create_dir_all(root.join("usr")).unwrap();
@@ -62,16 +68,18 @@ impl Debian {
         }
         Self {
             dir,
+            host,
+            target,
             packages: Vec::new(),
         }
     }
 
-    /// Unpacks everything.
-    fn unpack() -> Self {
-        let debian = Self::empty();
+    /// Unpacks everything for images of `target` on machines of `host`.
+    pub fn unpack(host: Arch, target: Arch) -> Self {
+        let debian = Self::empty_for(host, target);
         let (dir, root) = (debian.dir.path(), debian.root());
-        let natives = debs(Arch::host());
-        let foreign = debs(target());
+        let natives = debs(host);
+        let foreign = debs(target);
         let packages = foreign.iter().filter_map(|deb| {
             run(
                 "sh",
@@ -114,15 +122,19 @@ impl Debian {
 
     /// An empty directory of twins.
     pub fn world(&self) -> World {
+        self.world_with(&kiln_program().with_file_name(ANSWERS))
+    }
+
+    /// An empty directory of twins, which load the library `answers`.
+    pub fn world_with(&self, answers: &Path) -> World {
         let dir = tempfile::tempdir_in(self.dir.path()).unwrap().keep();
-        let answers = kiln_program().with_file_name(ANSWERS);
         let table = Table::built_in().unwrap();
         World::open(
             &dir,
             &self.root(),
-            &answers,
-            Arch::host(),
-            target(),
+            answers,
+            self.host,
+            self.target,
             table,
             TwinLevel::Full,
         )
@@ -193,9 +205,13 @@ fn store(arch: Arch) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("twin-world-{arch}"))
 }
 
-/// apt with directories of its own, and this machine's sources.
+/// Fetches the packages of the root, and what they need.
 fn fetch(arch: Arch) {
-    let store = store(arch);
+    fetch_to(&store(arch), arch, None, &PACKAGES);
+}
+
+/// apt with directories of its own, and this machine's sources or a list of others. Returns where the packages are.
+pub fn fetch_to(store: &Path, arch: Arch, sources: Option<&Path>, packages: &[&str]) -> PathBuf {
     for dir in ["state/lists/partial", "cache/archives/partial"] {
         fs_err::create_dir_all(store.join(dir)).unwrap();
     }
@@ -214,14 +230,19 @@ fn fetch(arch: Arch) {
         for setting in settings {
             apt = apt.arg("-o").arg(setting);
         }
+        if let Some(sources) = sources {
+            let list = format!("Dir::Etc::SourceList={}", sources.display());
+            apt = apt.arg("-o").arg(list).arg("-o").arg("Dir::Etc::SourceParts=-");
+        }
         apt
     };
     apt().arg("update").done();
     let mut install = apt().arg("install").arg("--download-only").arg("--yes");
-    for package in PACKAGES {
+    for package in packages {
         install = install.arg(package);
     }
     install.done();
+    store.join("cache/archives")
 }
 
 /// Name and version of a package, from its file's name as apt chooses it.
@@ -232,21 +253,21 @@ fn identity(deb: &Path) -> (String, String) {
 }
 
 /// A command that must succeed.
-struct Run(Command);
+pub struct Run(Command);
 
-fn run<const COUNT: usize>(program: &str, arguments: [&str; COUNT]) -> Run {
+pub fn run<const COUNT: usize>(program: &str, arguments: [&str; COUNT]) -> Run {
     let mut command = Command::new(program);
     command.args(arguments);
     Run(command)
 }
 
 impl Run {
-    fn arg(mut self, argument: impl AsRef<std::ffi::OsStr>) -> Self {
+    pub fn arg(mut self, argument: impl AsRef<std::ffi::OsStr>) -> Self {
         self.0.arg(argument);
         self
     }
 
-    fn done(mut self) -> String {
+    pub fn done(mut self) -> String {
         let output = self.0.output().unwrap();
         assert!(
             output.status.success(),

@@ -15,7 +15,7 @@ use crate::support::{self, no_emulation, no_namespaces};
 use crate::twin_world::debian::{Debian, target};
 
 /// Shell scripts, each of which asks for something that only the architecture tells.
-const QUESTIONS: [&str; 33] = [
+pub const QUESTIONS: [&str; 33] = [
     "uname -a; arch",
     "echo $MACHTYPE $HOSTTYPE $OSTYPE $BASH",
     "readlink /proc/self/exe; readlink /proc/$$/exe",

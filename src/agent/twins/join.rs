@@ -109,7 +109,8 @@ impl Image {
         for segment in segments {
             let content = segment.data(LITTLE, program).map_err(|()| "a segment is not there")?;
             match segment.p_type(LITTLE) {
-                // The only writable part is the dynamic section, which a program without relocations does not need.
+                // The only writable part is what linkers make for the loader, which a program without relocations does not
+                // need.
                 elf::PT_LOAD if !segment.p_flags(LITTLE).contains(elf::PF_W) => {
                     let begin = usize::try_from(segment.p_vaddr(LITTLE)).map_err(|_| "it is too large")?;
                     if begin < bytes.len() || segment.p_memsz(LITTLE) != segment.p_filesz(LITTLE) {
@@ -118,7 +119,7 @@ impl Image {
                     bytes.resize(begin, 0);
                     bytes.extend_from_slice(content);
                 }
-                elf::PT_LOAD if !is_dynamic_section(segment, segments) => return Err("it has writable data"),
+                elf::PT_LOAD if !is_of_linker(segment, content, segments) => return Err("it has writable data"),
                 elf::PT_DYNAMIC if has_relocations(content) => return Err("it has relocations"),
                 _ => {}
             }
@@ -148,13 +149,24 @@ fn header_of(head: &[u8]) -> Result<&FileHeader, &'static str> {
     }
 }
 
-/// Whether a segment consists of the dynamic section only.
-fn is_dynamic_section(segment: &ProgramHeader, segments: &[ProgramHeader]) -> bool {
-    segments.iter().any(|other| {
-        other.p_type(LITTLE) == elf::PT_DYNAMIC
-            && other.p_vaddr(LITTLE) == segment.p_vaddr(LITTLE)
-            && other.p_memsz(LITTLE) == segment.p_memsz(LITTLE)
-    })
+/// Whether a segment consists of the dynamic section, and of an empty global offset table behind it: GNU ld, which links for
+/// aarch64, reserves its first words for the address of that section and for the loader. An entry of the program's own would
+/// need a relocation.
+fn is_of_linker(segment: &ProgramHeader, content: &[u8], segments: &[ProgramHeader]) -> bool {
+    let address = segment.p_vaddr(LITTLE);
+    let section = segments
+        .iter()
+        .find(|other| other.p_type(LITTLE) == elf::PT_DYNAMIC && other.p_vaddr(LITTLE) == address);
+    let size = section.and_then(|section| usize::try_from(section.p_memsz(LITTLE)).ok());
+    let rest = size.and_then(|size| content.get(size..));
+    segment.p_memsz(LITTLE) == segment.p_filesz(LITTLE)
+        && rest.is_some_and(|rest| {
+            let (words, odd) = rest.as_chunks::<8>();
+            odd.is_empty()
+                && words
+                    .iter()
+                    .all(|word| [0, address].contains(&u64::from_le_bytes(*word)))
+        })
 }
 
 fn has_relocations(dynamic_section: &[u8]) -> bool {

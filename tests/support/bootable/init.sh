@@ -7,6 +7,15 @@ for module in /modules/*; do $b insmod "$module"; done
 case $($b cat /proc/cmdline) in
 *tiny.do=panic*) exit 1 ;;
 *tiny.do=off*) $b poweroff -f ;;
+*tiny.do=run*)
+    # The disk's own program, which may write.
+    $b mount -t squashfs -o ro /dev/vda /mnt
+    $b mount -t tmpfs -o size=90% layer /cd
+    $b mkdir /cd/upper /cd/work
+    $b mount -t overlay -o lowerdir=/mnt,upperdir=/cd/upper,workdir=/cd/work layer /mnt
+    $b sh /mnt/run
+    $b poweroff -f
+    ;;
 *tiny.do=wait*) $b printf 'waits for a friend'; $b sleep 1000 ;;
 *tiny.do=shell*)
     $b printf '\033]0;evil title\007\033[31mmodprobe: FATAL: Module nfs not found in directory /lib\033[0m\r\n'
