@@ -79,4 +79,28 @@ ask locale bash -c 'locale -a; localedef --list-archive'
 ask gsettings gsettings list-schemas
 ask systemd-path systemd-path
 ask iptables iptables --version
+ask postconf postconf -d
+ask doveconf doveconf -n
+ask spam bash -c 'echo "Subject: win money now" | spamassassin -L -t | grep -v -i -E "date|received"'
+ask exim exim -bV
+ask named named -V
+ask unbound unbound -V
+ask dnsmasq dnsmasq --version
+ask snmpd snmpd --version
+ask collectd collectd -h
+ask sadf sadf -V
+ask load bash -c '/usr/lib/nagios/plugins/check_users --version; /usr/lib/nagios/plugins/check_disk -w 0 -c 0 -p /'
+ask aide aide --version
+ask locate plocate --version
+ask emacs emacs --batch --eval '(progn (princ system-configuration) (princ (format " %S %S %S" (expt 1.1 1.3) (/ 0.0 0.0) (sqrt 2))))'
+with aspell $'teh quick brwon fox\n' aspell list -l en
+with ispell $'teh quick brwon fox\n' ispell -l
+with troff $'.TH X 1\n.SH NAME\nx\n' groff -man -Tascii
+ask groff bash -c 'echo "x" | groff -Tps | sed "/CreationDate/d" | sha256sum'
+ask scipy python3 -c 'import scipy.special as s, scipy.linalg as l, numpy as n; print(s.gamma(2.5), s.erf(0.3), s.jv(0, 1.5), l.expm(n.eye(3)))'
+ask pandas python3 -c 'import pandas as p; print(p.DataFrame({"a": [1.1, 2.2, 3.3]}).describe().to_json(), p.read_csv(__import__("io").StringIO("x\n1e23\n0.1\n")).x.tolist())'
+ask octave octave-cli --no-history --eval 'printf("%.17g %.17g %.17g\n", 1.1^1.3, gamma(2.5), det(magic(4))); disp(computer()); disp(eig([2 1; 1 3]))'
+ask gp bash -c 'echo "1.1^1.3; gamma(2.5); factor(2^67-1)" | gp -q'
+ask units units -t '3.3 miles' 'furlongs'
+ask gsl gsl-randist 1 5 gaussian 1.5
 rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log
