@@ -27,7 +27,7 @@ LIBC = glob.glob(f"{ROOT}/lib/*/libc.so.6")[0][len(ROOT) :]
 # Programs for x86_64 may name the CPU that they need, and the loader looks at it.
 IS_X86_64 = "x86-64" in LOADER
 # How many damaged files the loader is asked about, and the seed of the damage.
-DAMAGED = int(os.environ.get("KILN_TEST_DAMAGED", "100"))
+DAMAGED = int(os.environ.get("KILN_TEST_DAMAGED", "60"))
 SEED = os.environ.get("KILN_TEST_SEED", "1")
 
 libc = ctypes.CDLL(None, use_errno=True)
