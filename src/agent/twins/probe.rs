@@ -4,6 +4,7 @@
 use std::{
     ffi::{CString, OsString},
     io::{self, PipeReader, Read, pipe},
+    ops::RangeInclusive,
     os::{
         fd::AsFd,
         unix::{ffi::OsStringExt, process::ExitStatusExt},
@@ -73,6 +74,19 @@ struct Said {
     text: Vec<u8>,
 }
 
+/// The releases of glibc, 2.34 and so on, of which it is known what their loader looks at before it answers `--verify`.
+const KNOWN: RangeInclusive<u32> = 34..=41;
+
+/// Whether a loader says that it is of such a release.
+fn is_known(version: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(version);
+    let release = text.split_once(" release version 2.").map(|(_, rest)| rest);
+    let digits = release.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .is_some_and(|release| KNOWN.contains(&release))
+}
+
 /// What becomes of the standard error of a program.
 #[derive(Debug, Clone, Copy)]
 enum Errors {
@@ -136,7 +150,7 @@ impl Place<'_> {
     pub(super) fn loader_version(self, loader: &str) -> Option<Vec<u8>> {
         let ask = |errors| self.run(&[&format!("{}=off", layout::SWITCH)], &[loader, "--version"], errors);
         let (all, output) = (ask(Errors::Kept).ok()?, ask(Errors::Dropped).ok()?);
-        (all == output && all.status == 0 && !all.text.is_empty()).then_some(all.text)
+        (all == output && all.status == 0 && is_known(&all.text)).then_some(all.text)
     }
 
     /// `/proc/cpuinfo` as the emulator shows it. `None` while the root has no program to read it.
@@ -182,6 +196,22 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    fn a_loader_of_another_release_is_not_answered_for() {
+        for (release, known) in [
+            ("2.33", false),
+            ("2.36", true),
+            ("2.41", true),
+            ("2.42", false),
+            ("3.36", false),
+        ] {
+            let text =
+                format!("ld.so (Debian GLIBC 2.36-9+deb12u14) stable release version {release}.\nCopyright (C) 2022");
+            assert_eq!(is_known(text.as_bytes()), known, "{text}");
+        }
+        assert!(!is_known(b"musl libc (aarch64)\nVersion 1.2.3"));
+    }
 
     #[test]
     fn a_process_that_keeps_the_pipe_open_is_not_waited_for_for_ever() {
