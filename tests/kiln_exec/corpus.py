@@ -231,7 +231,6 @@ def prepare():
     os.utime(ROOT + "/tmp/edited", (0, 0))
     damage(SEED)
     os.symlink("/proc/self/exe", f"{ROOT}/tmp/self")
-    os.mkfifo(f"{ROOT}/tmp/pipe")
     copy(LOADER, "/tmp/loader")
     copy("/bin/cat", "/tmp/$ORIGIN")
     script("/tmp/plain.sh", '#!/bin/sh\necho "$0" "$#" "$@"\n')

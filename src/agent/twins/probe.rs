@@ -142,20 +142,20 @@ impl Place<'_> {
         Ok(Said { status, text })
     }
 
-    fn emulated(self, command: &[&str]) -> io::Result<Said> {
-        self.run(&[&format!("{}=off", layout::SWITCH)], command, Errors::Kept)
+    fn emulated(self, command: &[&str], errors: Errors) -> io::Result<Said> {
+        self.run(&[&format!("{}=off", layout::SWITCH)], command, errors)
     }
 
     /// What the image's dynamic loader says of its version on standard output, if that is all it does.
     pub(super) fn loader_version(self, loader: &str) -> Option<Vec<u8>> {
-        let ask = |errors| self.run(&[&format!("{}=off", layout::SWITCH)], &[loader, "--version"], errors);
+        let ask = |errors| self.emulated(&[loader, "--version"], errors);
         let (all, output) = (ask(Errors::Kept).ok()?, ask(Errors::Dropped).ok()?);
         (all == output && all.status == 0 && is_known(&all.text)).then_some(all.text)
     }
 
     /// `/proc/cpuinfo` as the emulator shows it. `None` while the root has no program to read it.
     pub(super) fn cpuinfo(self) -> Option<Vec<u8>> {
-        let said = self.emulated(&["/bin/cat", "/proc/cpuinfo"]).ok()?;
+        let said = self.emulated(&["/bin/cat", "/proc/cpuinfo"], Errors::Kept).ok()?;
         (said.status == 0 && !said.text.is_empty()).then_some(said.text)
     }
 
@@ -173,7 +173,7 @@ impl Place<'_> {
         let call = call::words(&trial.path, &twin);
         for question in questions {
             let question: Vec<&str> = question.iter().map(String::as_str).collect();
-            let emulated = self.emulated(&[&[&*trial.path], &*question].concat())?;
+            let emulated = self.emulated(&[&[&*trial.path], &*question].concat(), Errors::Kept)?;
             let native = self.run(&environment, &[&call, &*question].concat(), Errors::Kept)?;
             if emulated != native {
                 return Ok(false);
