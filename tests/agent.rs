@@ -6,3 +6,4 @@ mod lines;
 mod routes;
 mod server;
 mod uploads;
+mod watch;

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     events::Events,
     programs::Programs,
-    watch::{self, Death, Ran, Report},
+    watch::{self, Cause, Death, Report},
 };
 
 /// The same command, run through a watcher, and the socket with the watcher's reports. Output, environment and
@@ -55,14 +55,20 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<De
                 }
                 Ok(Report::Programs(ran)) => programs.merge(ran),
                 Ok(Report::Blind(why)) => {
+                    programs.note_unwatched();
                     let text = format!("warning: crashes of the image's programs are not detected: {why}");
                     events.say(text).await;
                 }
                 Err(_) => break,
             }
         }
-        if let Some(first) = deaths.first().filter(|first| first.ran == Ran::Twin) {
+        if let Some(first) = deaths.first().filter(|first| matches!(first.cause, Cause::Twin(_))) {
             programs.note_dead_twin(&first.program);
+        }
+        for death in &deaths {
+            if let Cause::TwinUnequal(Some(command)) = death.cause {
+                programs.note_given_up(command);
+            }
         }
         (deaths, programs)
     })
@@ -75,12 +81,13 @@ pub(super) fn fault(deaths: &[Death]) -> Option<Failure> {
         0 => told(first),
         more => format!("{}, and {more} more after it", told(first)),
     };
-    let advice = match first.ran {
-        Ran::Emulated => "build natively, or without that program, to find out whether the emulator is at fault",
-        Ran::Twin => "build with `--twins off`, to find out whether the twin is at fault",
-        Ran::TwinGivenUp => {
+    let advice = match first.cause {
+        Cause::Emulated(_) => "build natively, or without that program, to find out whether the emulator is at fault",
+        Cause::Twin(_) => "build with `--twins off`, to find out whether the twin is at fault",
+        Cause::TwinGaveUp => {
             "set KILN_TWINS=off for that command: the line in the log that begins with `kiln:` has the reason"
         }
+        Cause::TwinUnequal(_) => "set KILN_TWINS=off for that command",
     };
     let hint = format!("its work is not done, even if the script continued; {advice}");
     Some(Failure::new(Code::EmulatorFault, detail).hint(hint))
@@ -88,18 +95,17 @@ pub(super) fn fault(deaths: &[Death]) -> Option<Failure> {
 
 fn told(death: &Death) -> String {
     let Death {
-        pid,
-        program,
-        command,
-        signal,
-        ran,
+        pid, program, command, ..
     } = death;
-    let how = match ran {
-        Ran::Emulated => "under the emulator",
-        Ran::Twin => "as a native twin",
-        Ran::TwinGivenUp => return format!("`{command}` ({program}, process {pid}) can only go on under the emulator"),
+    let what = match &death.cause {
+        Cause::Emulated(signal) => format!("was ended by {signal} under the emulator"),
+        Cause::Twin(signal) => format!("was ended by {signal} as a native twin"),
+        Cause::TwinGaveUp => "can only go on under the emulator".to_owned(),
+        Cause::TwinUnequal(_) => {
+            "computed 0/0, or a number too large for its integer, as a native twin, which has other results".to_owned()
+        }
     };
-    format!("`{command}` ({program}, process {pid}) was ended by {signal} {how}")
+    format!("`{command}` ({program}, process {pid}) {what}")
 }
 
 #[cfg(test)]
@@ -112,8 +118,7 @@ mod tests {
             pid,
             program: "/bin/busybox".to_owned(),
             command: "sh crash".to_owned(),
-            signal: "SIGSEGV".to_owned(),
-            ran: Ran::Emulated,
+            cause: Cause::Emulated("SIGSEGV".to_owned()),
         };
         assert_eq!(fault(&[]), None);
         let one = fault(&[death(7)]).unwrap();
@@ -125,22 +130,18 @@ mod tests {
             )
         );
         let three = fault(&[death(7), death(8), death(9)]).unwrap().detail;
-        let twin = Death {
-            ran: Ran::Twin,
-            ..death(7)
-        };
-        let failure = fault(&[twin]).unwrap();
-        assert_eq!(failure.code, Code::EmulatorFault);
-        assert!(failure.detail.ends_with("by SIGSEGV as a native twin"), "{failure}");
-        let given_up = Death {
-            ran: Ran::TwinGivenUp,
-            ..death(7)
-        };
-        let failure = fault(&[given_up]).unwrap();
-        assert!(
-            failure.detail.ends_with("can only go on under the emulator"),
-            "{failure}"
-        );
+        for (cause, told) in [
+            (
+                Cause::Twin("SIGSEGV".to_owned()),
+                "was ended by SIGSEGV as a native twin",
+            ),
+            (Cause::TwinGaveUp, "can only go on under the emulator"),
+            (Cause::TwinUnequal(None), "as a native twin, which has other results"),
+        ] {
+            let failure = fault(&[Death { cause, ..death(7) }]).unwrap();
+            assert_eq!(failure.code, Code::EmulatorFault);
+            assert!(failure.detail.ends_with(told), "{failure}");
+        }
         assert!(
             three.starts_with(&one.detail) && three.ends_with(", and 2 more after it"),
             "{three}"

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kiln_records::{EmulatedProgram, Execs};
+use kiln_records::{EmulatedProgram, Execs, GivenUp};
 use serde::{Deserialize, Serialize};
 
 /// The most programs listed separately. A build runs a few hundred; a recipe that invents names gets no more memory
@@ -17,6 +17,10 @@ pub struct Programs {
     processes: u64,
     /// The path of the first program that died, if it was a native twin.
     dead_twin: Option<String>,
+    /// Commands, as hashes, whose twins were seen at their end not to have been equal.
+    given_up: Vec<u64>,
+    /// Whether some ran that nothing watched.
+    unwatched: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +45,30 @@ impl Programs {
         }
         self.processes += other.processes;
         self.dead_twin = self.dead_twin.take().or(other.dead_twin);
+        self.given_up.extend(other.given_up);
+        self.unwatched |= other.unwatched;
+    }
+
+    /// Records that the twin of this command, a hash, was not equal.
+    pub fn note_given_up(&mut self, command: u64) {
+        if self.given_up.len() < GivenUp::MOST {
+            self.given_up.push(command);
+        }
+    }
+
+    /// The commands whose twins were seen at their end not to have been equal.
+    pub fn given_up(&self) -> &[u64] {
+        &self.given_up
+    }
+
+    /// Records that the kernel allowed nobody to watch programs.
+    pub fn note_unwatched(&mut self) {
+        self.unwatched = true;
+    }
+
+    /// Whether programs ran that nothing watched.
+    pub fn are_unwatched(&self) -> bool {
+        self.unwatched
     }
 
     /// Records that the program at `path` died as a native twin, before any other one died.

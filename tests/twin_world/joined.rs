@@ -15,7 +15,7 @@ use crate::support::{self, no_emulation, no_namespaces};
 use crate::twin_world::debian::{Debian, target};
 
 /// Shell scripts, each of which asks for something that only the architecture tells.
-pub const QUESTIONS: [&str; 33] = [
+pub const QUESTIONS: [&str; 34] = [
     "uname -a; arch",
     "echo $MACHTYPE $HOSTTYPE $OSTYPE $BASH",
     "readlink /proc/self/exe; readlink /proc/$$/exe",
@@ -46,6 +46,8 @@ pub const QUESTIONS: [&str; 33] = [
     "echo kept | (PYTHONUNBUFFERED=1 python3 -c 'import math; print(math.erf(0.3), input())')",
     "perl -e 'print unpack(q(H*), pack(q(d), 9**9**9 / 9**9**9)), join q( ), sin(9**9**9), -sin(9**9**9)'",
     "python3 -c 'import _struct; inf = float(\"inf\"); print(_struct.pack(\"d\", inf - inf).hex(), inf * 0, float(\"nan\") < 1)'",
+    // A program that becomes another one leaves no trace of what it computed.
+    "python3 -c 'import math, os; math.inf % 1; os.execv(\"/bin/echo\", [\"echo\", \"becomes\", \"another\"])'",
     // The signals of traps are the program's when they come from elsewhere.
     "trap 'echo own' FPE ILL; trap -p; kill -FPE $$; kill -ILL $$; (trap - FPE; kill -FPE $BASHPID) 2>/dev/null; echo $?",
     "trap '' FPE; kill -FPE $$; echo alive",

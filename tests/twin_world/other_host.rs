@@ -14,7 +14,7 @@ use kiln_records::arch::Arch;
 
 use crate::{
     support::{
-        self, ANSWERS, KILN_EXEC,
+        self, ANSWERS, KILN_AGENT, KILN_EXEC,
         bootable::{lacking, tiny},
     },
     twin_world::{
@@ -23,14 +23,16 @@ use crate::{
     },
 };
 
-/// The directory of `kiln-exec` and `answers.so` for the other architecture, as `make kiln-exec answers ARCH=…` leaves them.
+/// The directory of the agent, `kiln-exec` and `answers.so` for the other architecture, as `make agent ARCH=…` leaves them.
 const SWITCH: &str = "KILN_TEST_OTHER_HOST";
 
-/// In the question whose answer is the host's: nothing can be made to trap there, so the sign of a NaN differs.
-const HOSTS_OWN: &str = "inf - inf";
+/// In the questions whose answers are the host's: nothing traps there, so a NaN has another sign. The watcher sees it, and an
+/// agent makes the root again.
+const UNEQUAL: [&str; 2] = ["inf - inf", "inf % 1"];
 
 /// What that machine does: it answers each question twice, under its emulator and with twins. A line has the question's
-/// number, how it was answered, the exit code, the digest of the answer and the counters of starts; then follows the answer.
+/// number, how it was answered, how many twins were not equal by the watcher's account, the exit code, the digest of the
+/// answer and the counters of starts; then follows the answer.
 const RUN: &str = r#"
 b=/bin/busybox
 $b mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
@@ -40,12 +42,16 @@ $b mount -o bind /dev /mnt/root/dev
 $b ln -sf /proc/self/fd /dev/fd
 for question in $($b ls /mnt/questions); do
     for twins in off on; do
-        $b env -i PATH=/usr/sbin:/usr/bin "KILN_TWINS=$twins" $b chroot /mnt/root \
-            /bin/bash -c "$($b cat "/mnt/questions/$question")" < /dev/null > /mnt/said 2>&1
+        # The watcher reports on what it was given as standard input.
+        $b rm -f /mnt/reports
+        $b env -i PATH=/usr/sbin:/usr/bin "KILN_TWINS=$twins" /mnt/kiln-agent watch /mnt/joined $b chroot /mnt/root \
+            /bin/bash -c "$($b cat "/mnt/questions/$question")" 0<> /mnt/reports > /mnt/said 2>&1
         code=$?
+        unequal=$($b grep -c -e twin_unequal -e twin_gave_up /mnt/reports)
         # Two numbers of eight bytes; the high halves stay zero.
         counts=$($b od -A n -t u4 /mnt/root/.kiln/counts | $b awk '{ print $1, $3 }')
-        $b printf '\n@@ %s %s %s %s %s ' "$question" "$twins" "$code" "$($b sha256sum < /mnt/said | $b cut -c 1-16)" "$counts"
+        $b printf '\n@@ %s %s %s %s %s %s ' \
+            "$question" "$twins" "$unequal" "$code" "$($b sha256sum < /mnt/said | $b cut -c 1-16)" "$counts"
         $b head -c 600 /mnt/said | $b base64 | $b tr -d '\n'
         $b printf '\n'
     done
@@ -92,6 +98,7 @@ fn disk(programs: &Path, dir: &Path) -> PathBuf {
         .done();
     fs_err::create_dir_all(content.join("root/tmp")).unwrap();
     let emulator = emulator(host, &Path::new(env!("CARGO_TARGET_TMPDIR")).join("other-host"));
+    fs_err::copy(programs.join(KILN_AGENT), content.join(KILN_AGENT)).unwrap();
     join(&emulator, &programs.join(KILN_EXEC), &content.join("joined")).unwrap();
     let mut entry = emulation_of(here).unwrap().entry;
     "/mnt/joined".clone_into(&mut entry.interpreter);
@@ -117,8 +124,10 @@ fn not_asked() -> Option<String> {
     (!is_set).then(|| format!("{SWITCH} does not name a directory of programs for {}", target()))
 }
 
-/// An answer: exit code and digest, starts of twins and of the emulator so far, and how it begins.
+/// An answer: whether the watcher saw that it is none, exit code and digest, starts of twins and of the emulator so far, and
+/// how it begins, in base64.
 struct Answer {
+    is_unequal: bool,
     said: [String; 2],
     counts: [u64; 2],
     begin: String,
@@ -168,8 +177,9 @@ fn twins_of_another_host_say_what_the_emulated_programs_say() {
     let mut answers: BTreeMap<(usize, &str), Answer> = BTreeMap::new();
     for line in console.lines() {
         let words: Vec<_> = line.split(' ').collect();
-        if let ["@@", number, how, code, digest, twins, emulated, begin @ ..] = &words[..] {
+        if let ["@@", number, how, unequal, code, digest, twins, emulated, begin @ ..] = &words[..] {
             let answer = Answer {
+                is_unequal: *unequal != "0",
                 said: [code, digest].map(|word| (*word).to_owned()),
                 counts: [twins, emulated].map(|number| number.parse().unwrap()),
                 begin: begin.concat(),
@@ -181,10 +191,18 @@ fn twins_of_another_host_say_what_the_emulated_programs_say() {
     let mut wrong = String::new();
     for (number, question) in QUESTIONS.iter().enumerate() {
         let (emulated, twin) = (&answers[&(number, "off")], &answers[&(number, "on")]);
-        if emulated.said != twin.said && !question.contains(HOSTS_OWN) {
+        let is_to_be_unequal = UNEQUAL.iter().any(|part| question.contains(part));
+        let is_right = twin.is_unequal || emulated.said == twin.said;
+        if !is_right || twin.is_unequal != is_to_be_unequal || emulated.is_unequal {
             writeln!(wrong, "{question}").unwrap();
-            for Answer { said, counts, begin } in [emulated, twin] {
-                writeln!(wrong, "    {said:?} {counts:?} in base64: {begin}").unwrap();
+            for Answer {
+                is_unequal,
+                said,
+                counts,
+                begin,
+            } in [emulated, twin]
+            {
+                writeln!(wrong, "    {is_unequal} {said:?} {counts:?} in base64: {begin}").unwrap();
             }
         }
     }

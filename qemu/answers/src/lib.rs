@@ -22,6 +22,8 @@
 mod call;
 mod changes;
 mod facts;
+#[cfg(not(target_arch = "x86_64"))]
+mod kept;
 #[path = "../../../src/agent/twins/key.rs"]
 mod key;
 #[path = "../../../src/agent/twins/layout.rs"]

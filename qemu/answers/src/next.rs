@@ -22,7 +22,6 @@ unsafe extern "C" {
     static stdin: *const Stream;
     pub fn abort() -> !;
     pub fn raise(signal: c_int) -> c_int;
-    pub fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
 }
 
 /// `struct sigaction` of glibc on 64-bit machines.
@@ -64,6 +63,26 @@ pub unsafe fn sigaction(signal: c_int, new: *const SigAction, old: *mut SigActio
     let next = unsafe { transmute::<*mut c_void, Function>(address) };
     // SAFETY: guaranteed by the caller.
     unsafe { next(signal, new, old) }
+}
+
+pub static EXECVE: Next = Next::new(c"execve");
+
+/// The C library's `execve`, which this library wraps on some hosts.
+///
+/// # Safety
+///
+/// As for the C library's function.
+pub unsafe fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
+    type Function = unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
+    let address = EXECVE.address();
+    if address.is_null() {
+        set_errno(ENOSYS);
+        return -1;
+    }
+    // SAFETY: this is the C library's function of that name.
+    let next = unsafe { transmute::<*mut c_void, Function>(address) };
+    // SAFETY: guaranteed by the caller.
+    unsafe { next(path, arguments, variables) }
 }
 
 /// Ends the process by the signal that says that only the emulated program can go on.

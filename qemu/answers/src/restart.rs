@@ -36,6 +36,11 @@ pub fn emulated(why: &[&[u8]]) -> ! {
     if changes::none() && unsafe { has_its_script(ARGUMENTS.load(Ordering::Relaxed)) } {
         restart();
     }
+    give_up(why)
+}
+
+/// Ends the program because of `why`, whose parts are put together.
+pub fn give_up(why: &[&[u8]]) -> ! {
     note();
     let begin = [b"kiln: ".as_slice()];
     let end = [
@@ -84,18 +89,9 @@ fn command() -> Option<u64> {
     if arguments.is_null() {
         return None;
     }
-    let mut hash = CommandHash::default().with(facts::EXE.get());
-    for at in 1.. {
-        // SAFETY: the list ends with a null pointer, at which the loop ends.
-        let Some(text) = (unsafe { bytes_of(*arguments.add(at)) }) else {
-            break;
-        };
-        hash = hash.with(text);
-        if !text.starts_with(b"-") {
-            break;
-        }
-    }
-    Some(hash.value())
+    // SAFETY: the list ends with a null pointer, at which the iterator ends.
+    let words = (1..).map_while(|at| unsafe { bytes_of(*arguments.add(at)) });
+    Some(CommandHash::of(facts::EXE.get(), words))
 }
 
 /// Whether the agent has started this process to compare its answers, and waits for it.

@@ -172,7 +172,7 @@ macro_rules! setting {
 
         /// Looks up every function that is called here. Later would be too late: the loader takes locks for it.
         pub fn look_up() {
-            for next in [$(&$static,)* &next::SIGACTION] {
+            for next in [$(&$static,)* &next::SIGACTION, &next::EXECVE] {
                 next.address();
             }
         }

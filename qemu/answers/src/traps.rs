@@ -4,7 +4,7 @@
 //! | Trap | Set |
 //! |---|---|
 //! | an instruction that computes with `long double` | in the twin's file, by `src/agent/twins/truth/traps.rs` |
-//! | a result that no number stands for: 0/0, a number too large for the integer that it is converted to | here, in the CPU |
+//! | a result that no number stands for: 0/0, a number too large for the integer that it is converted to | here, in an x86_64 CPU |
 //! | a division of integers by zero, which only x86_64 ends with a signal | by the CPU itself |
 //! | a function of libm whose results were seen to differ, or that was not looked at | here, by its name |
 //!
@@ -46,9 +46,12 @@ fn trap_invalid_operations() {
     }
 }
 
-/// Other CPUs need not have such a signal, and mostly do not.
+/// Other CPUs need not have such a signal, and mostly do not. There, what the CPU keeps of such operations is
+/// [looked at](crate::kept).
 #[cfg(not(target_arch = "x86_64"))]
-fn trap_invalid_operations() {}
+fn trap_invalid_operations() {
+    crate::kept::look_up();
+}
 
 extern "C" fn illegal(signal: c_int, info: *mut Info, context: *mut c_void) {
     if is_of_cpu(info).is_some() {
@@ -110,6 +113,16 @@ never! {
     fegetexcept
     feenableexcept
     fedisableexcept
+}
+
+// Those that have a CPU forget that an operation was invalid, where it keeps no more than that.
+#[cfg(not(target_arch = "x86_64"))]
+never! {
+    feclearexcept
+    fesetexcept
+    fesetexceptflag
+    setcontext
+    swapcontext
 }
 
 // Those that were not looked at.

@@ -25,6 +25,7 @@ const TWINS: watch::Twins = watch::Twins {
     loader: layout::LOADER,
     words: call::of_program,
     variables: call::variables_of_program,
+    hash: call::hash_of,
     given_up: layout::GIVEN_UP,
 };
 

@@ -20,7 +20,7 @@ use kiln_records::{
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use self::{line::Use, sshd::announce};
-use super::{channel::Channel, events::Events};
+use super::{channel::Channel, events::Events, twins};
 
 mod line;
 mod sshd;
@@ -86,7 +86,12 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
     let Opening { job, plan, root, .. } = opening;
     let failed = |error: std::io::Error| Failure::io("cannot open the shell", &error);
     let signals = Signals::prepare(root, plan.wish.jail).map_err(failed)?;
-    let sshd = Sshd::prepare(&plan.wish, root, &job.environment, opening.has_twins).await?;
+    let mut environment = job.environment.clone();
+    if opening.has_twins && !twins::TRAPS {
+        // Nothing watches the results of what users start.
+        environment.push((twins::layout::SWITCH.to_owned(), "off".to_owned()));
+    }
+    let sshd = Sshd::prepare(&plan.wish, root, &environment, opening.has_twins).await?;
     let used = Arc::new(Use::new());
     let clock = Clock::new(plan, &used);
     let until = clock.until();

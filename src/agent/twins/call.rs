@@ -25,18 +25,32 @@ impl Default for CommandHash {
 }
 
 impl CommandHash {
-    /// Adds a word.
-    #[must_use]
-    pub fn with(self, word: &[u8]) -> Self {
+    /// The hash of the command that has these arguments, without the name.
+    pub fn of<'a>(program: &[u8], arguments: impl Iterator<Item = &'a [u8]>) -> u64 {
+        let mut hash = Self::default().with(program);
+        for argument in arguments {
+            hash = hash.with(argument);
+            if !argument.starts_with(b"-") {
+                break;
+            }
+        }
+        hash.0
+    }
+
+    fn with(self, word: &[u8]) -> Self {
         let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         Self(word.iter().chain(&[0]).fold(self.0, add))
     }
+}
 
-    /// The hash of the words so far.
-    #[must_use]
-    pub const fn value(self) -> u64 {
-        self.0
-    }
+/// The hash of the command of a program and its arguments, each of which ends with a zero byte.
+pub fn hash_of((program, arguments): Parts<'_>) -> u64 {
+    let arguments = arguments.split_inclusive(|byte| *byte == 0);
+    CommandHash::of(without_end(program), arguments.map(without_end))
+}
+
+fn without_end(word: &[u8]) -> &[u8] {
+    word.strip_suffix(b"\0").unwrap_or(word)
 }
 
 /// The words before the program's arguments: the loader, its options, and the twin, which is to see `name` as its own.

@@ -12,7 +12,7 @@ use std::{
 use super::{
     choice::{Item, Library, Verdict},
     elf::{self, Elf, Kind},
-    examine::{Build, Finding, examine, has_one_long_double, libm},
+    examine::{Build, Finding, examine, has_one_long_double, libm, sets_modes_on_aarch64},
     key,
     pairs::{counterparts, data_name, is_in_library_directory, loader_name, moved_data},
     root::Root,
@@ -322,9 +322,6 @@ impl Gatherer {
     /// The exported functions outside of which a file with an entry must not compute with `long double`. `None` if it
     /// may everywhere.
     fn long_double(&self, package: &Package, paths: &[String], elf: &Elf) -> Option<&[String]> {
-        if has_one_long_double(self.host, self.target) {
-            return None;
-        }
         match &elf.soname {
             Some(name) => self.table.long_double_of_library(name),
             None => self.table.long_double(paths.first()?, &package.name),
@@ -332,7 +329,8 @@ impl Gatherer {
     }
 
     /// Rewrites the answers in `twin` to those of `original`, if it is `told` as the file at that path, and keeps it from
-    /// computing with `long double` outside of these `functions`. Returns how many places were changed.
+    /// computing with `long double`, if its format differs, outside of these `functions`. Returns how many places were
+    /// changed.
     fn change(
         &self,
         told: Option<&String>,
@@ -346,6 +344,10 @@ impl Gatherer {
         if let Some(path) = told {
             changes += truth::tell(path, twin, bytes()?, self.host, self.target).map_err(untold)?;
         }
+        if functions.is_some() && self.host == Arch::Aarch64 && sets_modes_on_aarch64(twin) {
+            return Err(Finding::Modes.to_string());
+        }
+        let functions = functions.filter(|_| !has_one_long_double(self.host, self.target));
         // Only the 8087's format has instructions of its own. A twin that has them traps at each; one for another CPU is
         // as its original, so that must have none.
         match (functions, self.host, self.target) {

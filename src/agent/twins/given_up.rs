@@ -52,8 +52,20 @@ pub(super) fn for_programs(list: &Path, table: &Table) -> io::Result<Vec<u8>> {
 /// # Errors
 ///
 /// A file cannot be read or written.
-pub(super) fn add(noted: &Path, list: &Path) -> io::Result<()> {
-    let noted = read(noted)?;
+pub(super) fn add_noted(noted: &Path, list: &Path) -> io::Result<()> {
+    append(&read(noted)?, list)
+}
+
+/// Adds commands to those of the job.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub(super) fn add(commands: &[u64], list: &Path) -> io::Result<()> {
+    append(&bytes(commands), list)
+}
+
+fn append(noted: &[u8], list: &Path) -> io::Result<()> {
     if noted.is_empty() {
         return Ok(());
     }
@@ -61,7 +73,7 @@ pub(super) fn add(noted: &Path, list: &Path) -> io::Result<()> {
         .append(true)
         .create(true)
         .open(list)?
-        .write_all(&noted)
+        .write_all(noted)
 }
 
 fn read(list: &Path) -> io::Result<Vec<u8>> {
@@ -93,14 +105,14 @@ mod tests {
         begin(&list, &GivenUp::of(VERSION, vec![2, 1])).unwrap();
         // A program of the root may have written anything.
         fs_err::write(&noted, [bytes(&[3, 1]), vec![7; 3]].concat()).unwrap();
-        add(&noted, &list).unwrap();
+        add_noted(&noted, &list).unwrap();
         begin(&list, &GivenUp::of(VERSION, vec![5])).unwrap();
         assert_eq!(all(&list), GivenUp::of(VERSION, vec![1, 2, 3]));
         let table = Table::built_in().unwrap();
         let shown = for_programs(&list, &table).unwrap();
         assert!(shown.ends_with(&[7; 3]) && shown.len() >= 4 * COMMAND + 3);
         fs_err::write(&noted, vec![1; 1 << 20]).unwrap();
-        add(&noted, &list).unwrap();
+        add_noted(&noted, &list).unwrap();
         assert!(all(&list).commands.len() <= GivenUp::MOST);
     }
 }

@@ -69,6 +69,7 @@ pub mod key;
 pub mod layout;
 mod ledger;
 mod long_double;
+mod modes;
 mod mount;
 mod packages;
 mod pairs;
@@ -132,6 +133,20 @@ struct Settings {
 /// The place of the host's unpacked packages in the directory of twins.
 fn host_packages(dir: &Path) -> PathBuf {
     dir.join("host")
+}
+
+/// Whether the CPU of this host raises a signal for a result that differs between CPUs. Where it does not, such a result
+/// of a twin is seen by its [watcher](super::watch), at the twin's end.
+pub const TRAPS: bool = cfg!(target_arch = "x86_64");
+
+/// Fails where nothing has shown that the results of twins were those of the emulated programs.
+fn watched(programs: &Programs) -> Result<(), Failure> {
+    if TRAPS || !programs.are_unwatched() {
+        return Ok(());
+    }
+    let detail = "nothing could watch the results of native twins on this host's kernel";
+    Err(Failure::new(Code::EmulatorFault, detail)
+        .hint("allow processes of the sandbox to trace each other, or use `--twins off`"))
 }
 
 /// How often programs of the root were started as twins and under the emulator, if the root was ever entered.
@@ -274,6 +289,11 @@ impl Twins {
             Ok(ended) => ended,
             Err(failure) => (None, Err(failure)),
         };
+        let counted = counted.and_then(|counted| {
+            let noted = given_up::add(programs.given_up(), &list);
+            noted.map_err(|error| Failure::io("cannot note at which commands native twins gave up", &error))?;
+            Ok(counted)
+        });
         let dead = programs.dead_twin().zip(account.as_ref());
         let pair = dead.and_then(|(path, account)| account.pair_of(path, target));
         if let Some(account) = account.map(|account| Account {
@@ -284,6 +304,7 @@ impl Twins {
             let text = format!("warning: why each program was run as it was is not recorded: {failure}");
             events.say(text).await;
         }
+        let watched = watched(&programs);
         let execs = emulator.map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));
         let outcome = outcome.map_err(|failure| match failure.code {
             Code::EmulatorFault => Failure {
@@ -292,7 +313,7 @@ impl Twins {
             },
             _ => failure,
         });
-        (execs, outcome.and(counted.map(drop)))
+        (execs, outcome.and(counted.map(drop)).and(watched))
     }
 
     /// Returns how each program was run, and how often.

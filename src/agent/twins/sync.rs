@@ -543,7 +543,7 @@ impl Keeper {
         if let Some(to) = &self.settings.writers {
             fs_err::rename(world.mounted().join(mount::writers()), to)?;
         }
-        given_up::add(&world.mounted().join(mount::given_up()), &self.settings.given_up)?;
+        given_up::add_noted(&world.mounted().join(mount::given_up()), &self.settings.given_up)?;
         counts::read(&world.mounted().join(mount::counts())).map(Some)
     }
 }

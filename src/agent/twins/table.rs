@@ -99,8 +99,8 @@ impl Table {
     /// The commands that start under the emulator.
     pub(super) fn emulated_commands(&self) -> Vec<u64> {
         let of = |command: &Command| {
-            let words = command.words.iter().map(String::as_bytes);
-            words.fold(CommandHash::default(), CommandHash::with).value()
+            let mut words = command.words.iter().map(String::as_bytes);
+            CommandHash::of(words.next().unwrap_or_default(), words)
         };
         self.commands.iter().map(of).collect()
     }

@@ -104,7 +104,8 @@ codes! {
         "its output precedes that line in the log";
     EmulatorFault = "emulator_fault", 500, Failed, OfTwins,
         "qemu, a program under it or the native twin of one was killed by SIGSEGV, SIGILL, SIGBUS, SIGABRT, SIGTRAP, \
-         SIGFPE or SIGSYS, even if the script continued; in native builds only the script's exit status counts",
+         SIGFPE or SIGSYS, even if the script continued; or a native twin computed what CPUs have other results for. In \
+         native builds only the script's exit status counts",
         "the message names the program and the signal, and the log has a line `emulator fault:` for each. Build \
          natively or without that program to find out whether qemu is at fault";
     ExecFormat = "exec_format", 500, Failed, OfTwins,

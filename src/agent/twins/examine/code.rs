@@ -7,6 +7,7 @@ use kiln_records::arch::Arch;
 use super::{Build, Finding};
 use crate::twins::{
     long_double::Computing,
+    modes,
     truth::{Image, Part},
 };
 
@@ -17,7 +18,10 @@ pub(super) fn findings(build: Build<'_>, image: &Image) -> Vec<Finding> {
         let code = &build.file[part.bytes.clone()];
         match build.arch {
             Arch::X86_64 => findings.extend(of_x86_64(code, part)),
-            Arch::Aarch64 => findings.extend(words(code).any(is_fused_on_aarch64).then_some(Finding::Fused)),
+            Arch::Aarch64 => {
+                findings.extend(words(code).any(is_fused_on_aarch64).then_some(Finding::Fused));
+                findings.extend(sets_modes_on_aarch64(code).then_some(Finding::Modes));
+            }
             Arch::Ppc64le => findings.extend(is_fused_in_power_code(code).then_some(Finding::Fused)),
             Arch::Riscv64 => findings.extend(is_fused_on_riscv(code).then_some(Finding::Fused)),
             // Its order of bytes differs from every other's, so it has no twins.
@@ -29,7 +33,7 @@ pub(super) fn findings(build: Build<'_>, image: &Image) -> Vec<Finding> {
 }
 
 fn of_x86_64(code: &[u8], part: &Part) -> Vec<Finding> {
-    let (mut fuses, mut asks, mut says) = (false, false, false);
+    let (mut fuses, mut sets_modes, mut asks, mut says) = (false, false, false, false);
     let mut computing = Computing::default();
     let mut decoder = Decoder::with_ip(64, code, part.address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -39,6 +43,7 @@ fn of_x86_64(code: &[u8], part: &Part) -> Vec<Finding> {
         computing.add(&instruction, at..at + instruction.len());
         match instruction.code() {
             Code::Cpuid | Code::Xgetbv => asks = true,
+            found if modes::set_on_x86_64(found) => sets_modes = true,
             found => fuses |= found.cpuid_features().contains(&CpuidFeature::FMA),
         }
         says |= names_itself(&instruction);
@@ -46,6 +51,7 @@ fn of_x86_64(code: &[u8], part: &Part) -> Vec<Finding> {
     [
         (!computing.places().is_empty(), Finding::LongDouble),
         (fuses, Finding::Fused),
+        (sets_modes, Finding::Modes),
         (asks, Finding::OwnCpu("CPUID".to_owned())),
         (
             says,
@@ -65,6 +71,11 @@ fn names_itself(instruction: &Instruction) -> bool {
         _ => return false,
     };
     bytes.starts_with(b"amd6") || bytes.starts_with(b"x86_") || bytes.starts_with(b"x86-")
+}
+
+/// Whether code for aarch64 sets modes of floating point.
+pub(super) fn sets_modes_on_aarch64(code: &[u8]) -> bool {
+    words(code).any(modes::set_on_aarch64)
 }
 
 /// Instructions of four bytes.
@@ -163,6 +174,9 @@ mod tests {
             (&[0xc7, 0x00, b'a', b'm', b'd', b'6'], Some(name.clone())),
             // movabs rax, "x86_64\0\0"
             (&[0x48, 0xb8, b'x', b'8', b'6', b'_', b'6', b'4', 0, 0], Some(name)),
+            // ldmxcsr dword ptr [rsp]; stmxcsr dword ptr [rsp]
+            (&[0x0f, 0xae, 0x14, 0x24], Some(Finding::Modes)),
+            (&[0x0f, 0xae, 0x1c, 0x24], None),
             // mov eax, 4
             (&[0xb8, 4, 0, 0, 0], None),
         ] {

@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, fmt};
 
 use kiln_records::arch::Arch;
 
-use super::elf::Broken;
+use super::{elf::Broken, modes};
 
 /// Why the results of a program may depend on the CPU that it runs on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +22,8 @@ pub enum Finding {
     LongDouble,
     /// Code that rounds once for a multiplication and an addition, where the other build rounds twice.
     Fused,
+    /// Code that sets by itself how the CPU treats results that no number stands for.
+    Modes,
     /// A function of libm whose last digit differs.
     Mathematics(String),
     /// A function that loads plugins, of which the other architecture may have others.
@@ -40,6 +42,7 @@ impl fmt::Display for Finding {
             Self::Name(text) => write!(f, "it says `{}`", text.escape_debug()),
             Self::LongDouble => f.write_str("it computes with long double"),
             Self::Fused => f.write_str("it rounds products and sums at once"),
+            Self::Modes => f.write_str(modes::FOUND),
             Self::Mathematics(function) => write!(f, "it calls {function}, which CPUs round differently"),
             Self::Plugins(function) => write!(f, "it loads plugins, by {function}"),
             Self::Layout(function) => write!(f, "it has to do with {function}, whose records have another layout"),
@@ -84,6 +87,16 @@ pub fn libm(file: &[u8]) -> Option<Finding> {
     found
         .into_iter()
         .find(|finding| matches!(finding, Finding::Mathematics(_) | Finding::Unreadable(_)))
+}
+
+/// Whether a program for aarch64 sets by itself how the CPU treats results that no number stands for. One that cannot be
+/// read may.
+pub fn sets_modes_on_aarch64(file: &[u8]) -> bool {
+    let Ok(image) = words::parts(file) else { return true };
+    image
+        .code
+        .iter()
+        .any(|part| code::sets_modes_on_aarch64(&file[part.bytes.clone()]))
 }
 
 impl Build<'_> {

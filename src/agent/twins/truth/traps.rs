@@ -15,7 +15,7 @@ use object::{
 };
 
 use super::{Image, Untold};
-use crate::twins::long_double::Computing;
+use crate::twins::{long_double::Computing, modes};
 
 /// The instruction that is defined to be undefined.
 const UD2: [u8; 2] = [0x0f, 0x0b];
@@ -25,7 +25,7 @@ const UD2: [u8; 2] = [0x0f, 0x0b];
 ///
 /// # Errors
 ///
-/// The file cannot be read. It is then unchanged.
+/// The file cannot be read, or sets which results trap. It is then unchanged.
 pub fn set(twin: &mut [u8], except: &[String]) -> Result<usize, Untold> {
     let traps = computing(twin, except)?;
     for trap in &traps {
@@ -40,7 +40,7 @@ pub fn set(twin: &mut [u8], except: &[String]) -> Result<usize, Untold> {
 ///
 /// # Errors
 ///
-/// The file cannot be read.
+/// The file cannot be read, or sets modes of floating point.
 pub fn computing(file: &[u8], except: &[String]) -> Result<Vec<Range<usize>>, Untold> {
     let image = Image::read(file)?;
     let except = addresses(file, except)?;
@@ -52,6 +52,9 @@ pub fn computing(file: &[u8], except: &[String]) -> Result<Vec<Range<usize>>, Un
         while decoder.can_decode() {
             let at = decoder.position();
             decoder.decode_out(&mut instruction);
+            if modes::set_on_x86_64(instruction.code()) {
+                return Err(Untold::new(modes::FOUND));
+            }
             computing.add(&instruction, at..at + instruction.len());
         }
         let is_excepted = |at: u64| except.iter().any(|function| function.contains(&at));

@@ -1,4 +1,4 @@
-//! Watches how programs of the image die, under the emulator or as native twins. Traces processes, and reports on a
+//! Watches how programs of the image end, under the emulator or as native twins. Traces processes, and reports on a
 //! socket.
 //!
 //! A program that a signal ends under the emulator is a fault of the emulation, and scripts often hide it. A script
@@ -6,16 +6,24 @@
 //! its descendants. System calls are not traced; a process stops only when it begins, gets a signal, or ends. A native
 //! twin stands for an emulated program, so its death counts as much. The CPU time of processes that end under the
 //! emulator is added up.
+//!
+//! A result that no number stands for differs between CPUs, but the CPU keeps that there was one. So the registers of
+//! each thread are looked at when it ends: a twin that had such a result was not equal to the emulated program.
+
+mod tracing;
 
 use std::{
     collections::BTreeSet,
     ffi::{CString, OsString},
+    fs::File,
     io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStringExt, fs::MetadataExt, net::UnixStream},
+        unix::{ffi::OsStringExt, fs::MetadataExt},
     },
     path::Path,
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -28,6 +36,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use super::programs::Programs;
+use tracing::{ending_signal, event_message, go_on, interrupt, seize, traced, wait, was_invalid};
 
 /// The hidden subcommand of the agent.
 pub const COMMAND: &str = "watch";
@@ -46,11 +55,14 @@ const FAULTS: [Signal; 7] = [
 /// Longer command lines are cut.
 const LONGEST_COMMAND: usize = 200;
 
+/// How long processes that go on at the end may take to stop.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// A message of the watcher, one JSON line each, on its former standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// A program of the image died.
+    /// A program of the image died, or should not have lived.
     Death(Death),
     /// The programs that ran under the emulator; once, at the end.
     Programs(Programs),
@@ -67,22 +79,23 @@ pub struct Death {
     pub program: String,
     /// Its command line: name and arguments.
     pub command: String,
-    /// The signal's name.
-    pub signal: String,
-    /// How it ran.
-    pub ran: Ran,
+    /// How it ran, and what was wrong.
+    pub cause: Cause,
 }
 
-/// How a program of the image ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Why the end of a program is reported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ran {
-    /// Under the emulator.
-    Emulated,
-    /// As its native twin.
-    Twin,
-    /// As its native twin, which ended itself: only the emulated program can do what it came to.
-    TwinGivenUp,
+pub enum Cause {
+    /// The signal of this name ended it under the emulator.
+    Emulated(String),
+    /// The signal of this name ended it as its native twin.
+    Twin(String),
+    /// As its native twin, it ended itself: only the emulated program can do what it came to.
+    TwinGaveUp,
+    /// As its native twin, it had a result that differs between CPUs, or that could not be ruled out. The hash of its
+    /// command, unless it has written over its words.
+    TwinUnequal(Option<u64>),
 }
 
 /// Two parts of a list of strings, each of which ends with a zero.
@@ -97,6 +110,8 @@ pub struct Twins {
     pub words: fn(&[u8]) -> Option<Parts<'_>>,
     /// The program's path and its variables, from the variables of such a process.
     pub variables: fn(&[u8]) -> Parts<'_>,
+    /// The hash of a command, from the program's path and its arguments.
+    pub hash: fn(Parts<'_>) -> u64,
     /// The number of the signal by which one ends itself.
     pub given_up: i32,
 }
@@ -113,7 +128,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>, twins: Twins) -> io::
         .map(|word| CString::new(word.into_vec()))
         .collect::<Result<_, _>>()?;
     let program = command.first().ok_or(io::ErrorKind::InvalidInput)?;
-    let reports = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let reports = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     dup2_stdin(open("/dev/null", OFlag::O_RDONLY, Mode::empty())?)?;
 
     // The agent's file is not readable, so no process may trace the processes that run it, not even the watcher its
@@ -146,6 +161,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>, twins: Twins) -> io::
     }
     drop(go_in);
     let ended = watcher.follow(child);
+    watcher.look_at_rest();
     let programs = std::mem::take(&mut watcher.programs);
     watcher.tell(&Report::Programs(programs));
     ended
@@ -154,7 +170,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>, twins: Twins) -> io::
 /// In the child: waits until it is watched, then becomes the program.
 fn wait_and_exec(go: OwnedFd, program: &CString, command: &[CString]) -> io::Error {
     // Nothing is ever written: the end of the pipe is the signal.
-    if let Err(error) = std::fs::File::from(go).read(&mut [0]) {
+    if let Err(error) = File::from(go).read(&mut [0]) {
         return error;
     }
     match execvp(program, command) {
@@ -164,14 +180,15 @@ fn wait_and_exec(go: OwnedFd, program: &CString, command: &[CString]) -> io::Err
 }
 
 struct Watcher {
-    reports: UnixStream,
+    reports: File,
     /// The emulator's file: device and inode.
     emulator: Option<(u64, u64)>,
     twins: Twins,
     /// Processes whose death was reported; every thread of a process ends separately.
     known: BTreeSet<i32>,
     /// Threads of multi-threaded processes. Every emulated process is one, since the emulator adds a thread of its
-    /// own. Single-threaded processes, most of which live for a millisecond, are not examined at their end.
+    /// own. The files of single-threaded processes, most of which live for a millisecond, are not examined at their end
+    /// unless something was wrong.
     threaded: BTreeSet<i32>,
     /// The programs that have ended under the emulator.
     programs: Programs,
@@ -181,9 +198,9 @@ impl Watcher {
     /// Follows all processes until `main` has ended. Remaining ones are killed when this process, their tracer, ends.
     fn follow(&mut self, main: Pid) -> io::Result<i32> {
         loop {
-            let (pid, status) = match wait() {
-                Ok(stopped) => stopped,
-                Err(Errno::EINTR) => continue,
+            let (pid, status) = match wait(0) {
+                Ok(Some(stopped)) => stopped,
+                Ok(None) | Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(errno.into()),
             };
             if libc::WIFSTOPPED(status) {
@@ -225,38 +242,74 @@ impl Watcher {
     /// Examines a process that is about to end, while it still has its memory and files.
     fn look_at_end(&mut self, pid: Pid) {
         let fault = ending_signal(pid).filter(|signal| FAULTS.contains(signal));
-        if !self.threaded.remove(&pid.as_raw()) && fault.is_none() {
-            return;
+        let is_invalid = was_invalid(pid) != Some(false);
+        if self.threaded.remove(&pid.as_raw()) || fault.is_some() || is_invalid {
+            self.examine(pid, fault, is_invalid);
         }
+    }
+
+    /// Examines the processes that go on at the end, and that no longer will.
+    fn look_at_rest(&mut self) {
+        let mut rest: BTreeSet<Pid> = traced().into_iter().collect();
+        for pid in &rest {
+            interrupt(*pid);
+        }
+        let end = Instant::now() + PATIENCE;
+        while !rest.is_empty() && Instant::now() < end {
+            match wait(libc::WNOHANG) {
+                Ok(Some((pid, status))) if libc::WIFSTOPPED(status) => {
+                    if rest.remove(&pid) {
+                        self.examine(pid, None, was_invalid(pid) != Some(false));
+                    }
+                }
+                // It has ended after all.
+                Ok(Some((pid, _))) => drop(rest.remove(&pid)),
+                Ok(None) | Err(Errno::EINTR) => thread::sleep(Duration::from_millis(1)),
+                // There is none.
+                Err(_) => return,
+            }
+        }
+        for pid in rest {
+            self.examine(pid, None, true);
+        }
+    }
+
+    /// Reports a process that died by a `fault`, or a twin that had an invalid result.
+    fn examine(&mut self, pid: Pid, fault: Option<Signal>, is_invalid: bool) {
         let of_process = |name: &str| fs_err::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let Some(exe) = file_id(format!("/proc/{pid}/exe")) else {
             return;
         };
         let process = process_of(pid);
-        let (ran, (program, command)) = if self.emulator == Some(exe) {
+        let signal = |fault: Signal| fault.as_str().to_owned();
+        let (cause, (program, command)) = if self.emulator == Some(exe) {
             let called = called(&of_process("cmdline"));
             self.programs.note(&called.0, process == pid.as_raw(), cpu_ns_of(pid));
-            (Ran::Emulated, called)
+            (fault.map(|fault| Cause::Emulated(signal(fault))), called)
         // Twins are mounted where their processes see them, and not here.
-        } else if fault.is_some() && file_id(format!("/proc/{pid}/root{}", self.twins.loader)) == Some(exe) {
+        } else if (fault.is_some() || is_invalid)
+            && file_id(format!("/proc/{pid}/root{}", self.twins.loader)) == Some(exe)
+        {
             let (words, variables) = (of_process("cmdline"), of_process("environ"));
-            let ran = match fault {
-                Some(signal) if signal as i32 == self.twins.given_up => Ran::TwinGivenUp,
-                _ => Ran::Twin,
+            let cause = match fault {
+                Some(fault) if fault as i32 == self.twins.given_up => Cause::TwinGaveUp,
+                // Whatever else it died of may follow from that.
+                _ if is_invalid => Cause::TwinUnequal(hash_of_twin(self.twins, &words, &variables)),
+                Some(fault) => Cause::Twin(signal(fault)),
+                None => return,
             };
-            (ran, called_as_twin(self.twins, &words, &variables))
+            (Some(cause), called_as_twin(self.twins, &words, &variables))
         } else {
             return;
         };
-        if let Some(signal) = fault
+        if let Some(cause) = cause
             && self.known.insert(process)
         {
             self.tell(&Report::Death(Death {
                 pid: process,
                 program,
                 command,
-                signal: signal.as_str().to_owned(),
-                ran,
+                cause,
             }));
         }
     }
@@ -308,6 +361,13 @@ fn called_as_twin(twins: Twins, words: &[u8], variables: &[u8]) -> (String, Stri
     (cut(&strings(program).collect::<String>()), cut(&command.join(" ")))
 }
 
+/// The hash of a twin's command. `None` if it has written over its words or variables.
+fn hash_of_twin(twins: Twins, words: &[u8], variables: &[u8]) -> Option<u64> {
+    let (program, _) = (twins.variables)(variables);
+    let (_, arguments) = (twins.words)(words).filter(|_| !program.is_empty())?;
+    Some((twins.hash)((program, arguments)))
+}
+
 /// The strings of a list in which each ends with a zero.
 fn strings(list: &[u8]) -> impl Iterator<Item = String> {
     list.split_inclusive(|byte| *byte == 0)
@@ -322,52 +382,6 @@ fn cut(text: &str) -> String {
         text.push('…');
     }
     text
-}
-
-/// The next process that stopped or ended, and its status. `nix` is not used, since it does not know real-time
-/// signals.
-#[expect(unsafe_code, reason = "waitpid as the kernel has it")]
-fn wait() -> Result<(Pid, i32), Errno> {
-    let mut status = 0;
-    // SAFETY: `status` lives during the call.
-    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
-    Errno::result(pid).map(|pid| (Pid::from_raw(pid), status))
-}
-
-/// Becomes the tracer of a process and all its future descendants, which die with this process.
-#[expect(unsafe_code, reason = "ptrace as the kernel has it")]
-fn seize(pid: Pid) -> Result<(), Errno> {
-    let options = libc::PTRACE_O_EXITKILL
-        | libc::PTRACE_O_TRACEFORK
-        | libc::PTRACE_O_TRACEVFORK
-        | libc::PTRACE_O_TRACECLONE
-        | libc::PTRACE_O_TRACEEXIT;
-    // SAFETY: the request takes no pointers.
-    let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.as_raw(), 0, options) };
-    Errno::result(done).map(drop)
-}
-
-/// Resumes a stopped process, with a signal or without (0). A process that has been killed meanwhile does not matter.
-#[expect(unsafe_code, reason = "ptrace as the kernel has it")]
-fn go_on(request: libc::c_uint, pid: Pid, signal: i32) {
-    // SAFETY: the requests used here take no pointers.
-    let _ = unsafe { libc::ptrace(request, pid.as_raw(), 0, signal) };
-}
-
-/// The signal that ends a process which stopped on its way out.
-fn ending_signal(pid: Pid) -> Option<Signal> {
-    let status = i32::try_from(event_message(pid)?).ok()?;
-    let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))?;
-    Signal::try_from(signal).ok()
-}
-
-/// The kernel's message about the event for which a process stopped.
-#[expect(unsafe_code, reason = "ptrace as the kernel has it")]
-fn event_message(pid: Pid) -> Option<libc::c_ulong> {
-    let mut message: libc::c_ulong = 0;
-    // SAFETY: the kernel writes one long to `message`, which lives during the call.
-    let done = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid.as_raw(), 0, &raw mut message) };
-    (done == 0).then_some(message)
 }
 
 #[cfg(test)]
@@ -392,6 +406,7 @@ mod tests {
             loader: "",
             words: call::of_program,
             variables: call::variables_of_program,
+            hash: call::hash_of,
             given_up: 0,
         };
         let variables = b"KILN_EXE=/usr/bin/bash\0KILN_COMM=sh\0HOME=/\0";
