@@ -383,8 +383,8 @@ impl Gatherer {
             Err(why) => return Some(why.clone()),
         };
         let build = |file, arch| Build { file, arch };
-        let findings = examine(build(twin, self.host), build(original, self.target));
-        findings.first().map(ToString::to_string)
+        let finding = examine(build(twin, self.host), build(original, self.target));
+        finding.map(|finding| finding.to_string())
     }
 }
 

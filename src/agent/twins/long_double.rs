@@ -38,6 +38,11 @@ impl Computing {
         }
     }
 
+    /// Whether there is a place already.
+    pub(super) fn has_some(&self) -> bool {
+        !self.found.is_empty()
+    }
+
     /// The places, after the last instruction.
     pub(super) fn places(mut self) -> Vec<Range<usize>> {
         self.end_clearing();

@@ -6,34 +6,30 @@ use kiln_records::arch::Arch;
 
 use super::{Build, Finding};
 use crate::twins::{
+    elf::Broken,
     long_double::Computing,
     modes,
     truth::{Image, Part},
 };
 
-/// The findings in the code of `build`.
-pub(super) fn findings(build: Build<'_>, image: &Image) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for part in &image.code {
+/// The first finding in the code of `build`.
+#[expect(clippy::unnecessary_wraps, reason = "one of several ways to look")]
+pub(super) fn finding(build: Build<'_>, image: &Image, _: Build<'_>) -> Result<Option<Finding>, Broken> {
+    let of_part = |part: &Part| {
         let code = &build.file[part.bytes.clone()];
         match build.arch {
-            Arch::X86_64 => findings.extend(of_x86_64(code, part)),
-            Arch::Aarch64 => {
-                findings.extend(words(code).any(is_fused_on_aarch64).then_some(Finding::Fused));
-                findings.extend(sets_modes_on_aarch64(code).then_some(Finding::Modes));
-            }
-            Arch::Ppc64le => findings.extend(is_fused_in_power_code(code).then_some(Finding::Fused)),
-            Arch::Riscv64 => findings.extend(is_fused_on_riscv(code).then_some(Finding::Fused)),
+            Arch::X86_64 => on_x86_64(code, part),
+            Arch::Aarch64 => words(code).find_map(on_aarch64),
+            Arch::Ppc64le => is_fused_in_power_code(code).then_some(Finding::Fused),
+            Arch::Riscv64 => is_fused_on_riscv(code).then_some(Finding::Fused),
             // Its order of bytes differs from every other's, so it has no twins.
-            Arch::S390x => findings.push(Finding::Unreadable("its instructions are not known".to_owned())),
+            Arch::S390x => Some(Finding::Unreadable("its instructions are not known".to_owned())),
         }
-    }
-    findings.dedup();
-    findings
+    };
+    Ok(image.code.iter().find_map(of_part))
 }
 
-fn of_x86_64(code: &[u8], part: &Part) -> Vec<Finding> {
-    let (mut fuses, mut sets_modes, mut asks, mut says) = (false, false, false, false);
+fn on_x86_64(code: &[u8], part: &Part) -> Option<Finding> {
     let mut computing = Computing::default();
     let mut decoder = Decoder::with_ip(64, code, part.address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -41,26 +37,29 @@ fn of_x86_64(code: &[u8], part: &Part) -> Vec<Finding> {
         let at = decoder.position();
         decoder.decode_out(&mut instruction);
         computing.add(&instruction, at..at + instruction.len());
-        match instruction.code() {
-            Code::Cpuid | Code::Xgetbv => asks = true,
-            found if modes::set_on_x86_64(found) => sets_modes = true,
-            found => fuses |= found.cpuid_features().contains(&CpuidFeature::FMA),
+        let found = match instruction.code() {
+            Code::Cpuid | Code::Xgetbv => Some(Finding::OwnCpu("CPUID".to_owned())),
+            code if modes::set_on_x86_64(code) => Some(Finding::Modes),
+            code if code.cpuid_features().contains(&CpuidFeature::FMA) => Some(Finding::Fused),
+            _ if computing.has_some() => Some(Finding::LongDouble),
+            _ if names_itself(&instruction) => {
+                Some(Finding::Name("x86_64, as an operand of an instruction".to_owned()))
+            }
+            _ => None,
+        };
+        if found.is_some() {
+            return found;
         }
-        says |= names_itself(&instruction);
     }
-    [
-        (!computing.places().is_empty(), Finding::LongDouble),
-        (fuses, Finding::Fused),
-        (sets_modes, Finding::Modes),
-        (asks, Finding::OwnCpu("CPUID".to_owned())),
-        (
-            says,
-            Finding::Name("x86_64, as an operand of an instruction".to_owned()),
-        ),
-    ]
-    .into_iter()
-    .filter_map(|(found, finding)| found.then_some(finding))
-    .collect()
+    (!computing.places().is_empty()).then_some(Finding::LongDouble)
+}
+
+fn on_aarch64(word: u32) -> Option<Finding> {
+    match word {
+        _ if is_fused_on_aarch64(word) => Some(Finding::Fused),
+        _ if modes::set_on_aarch64(word) => Some(Finding::Modes),
+        _ => None,
+    }
 }
 
 /// Whether an operand is the beginning of a name: compilers put short texts into instructions.
@@ -150,12 +149,12 @@ fn is_fused_on_riscv(mut code: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn found(code: &[u8]) -> Vec<Finding> {
+    fn found(code: &[u8]) -> Option<Finding> {
         let part = Part {
             address: 0x1000,
             bytes: 0..code.len(),
         };
-        of_x86_64(code, &part)
+        on_x86_64(code, &part)
     }
 
     #[test]
@@ -180,7 +179,7 @@ mod tests {
             // mov eax, 4
             (&[0xb8, 4, 0, 0, 0], None),
         ] {
-            assert_eq!(found(code), Vec::from_iter(expected), "{code:x?}");
+            assert_eq!(found(code), expected, "{code:x?}");
         }
     }
 

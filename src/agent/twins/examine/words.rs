@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kiln_records::arch::Arch;
 use memchr::memmem;
 
-use super::Build;
+use super::{Build, Finding};
 use crate::twins::{elf::Broken, truth::Image};
 
 /// Files of records whose layout differs: the times in them have 32 bits on x86_64, and 64 on aarch64 and riscv64.
@@ -36,12 +36,12 @@ fn names(arch: Arch) -> Vec<&'static str> {
     names
 }
 
-/// The texts of `build` that name its architecture and that `beside` does not have.
+/// The first text of `build` that names its architecture and that `beside` does not have.
 ///
 /// # Errors
 ///
 /// There are more texts than any program has.
-pub(super) fn unsaid(build: Build<'_>, image: &Image, beside: Build<'_>) -> Result<Vec<String>, Broken> {
+pub(super) fn unsaid(build: Build<'_>, image: &Image, beside: Build<'_>) -> Result<Option<Finding>, Broken> {
     let finders: Vec<_> = names(build.arch).into_iter().map(memmem::Finder::new).collect();
     let mut texts = BTreeSet::new();
     for part in image.constants.iter().chain(&image.data) {
@@ -54,16 +54,17 @@ pub(super) fn unsaid(build: Build<'_>, image: &Image, beside: Build<'_>) -> Resu
         }
     }
     let is_said = |text: &&[u8]| memmem::find(beside.file, &[*text, b"\0"].concat()).is_some();
-    let unsaid = texts.into_iter().filter(|text| !is_said(text));
-    Ok(unsaid
-        .map(|text| String::from_utf8_lossy(&text[..text.len().min(LONGEST)]).into_owned())
-        .collect())
+    let unsaid = texts.into_iter().find(|text| !is_said(text));
+    let shown = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(LONGEST)]).into_owned();
+    Ok(unsaid.map(|text| Finding::Name(shown(text))))
 }
 
-/// The files of records that `build` names.
-pub(super) fn records(build: Build<'_>) -> impl Iterator<Item = String> {
-    let is_named = move |path: &&str| memmem::find(build.file, &[path.as_bytes(), b"\0"].concat()).is_some();
-    RECORDS.into_iter().filter(is_named).map(str::to_owned)
+/// The first file of records that `build` names.
+#[expect(clippy::unnecessary_wraps, reason = "one of several ways to look")]
+pub(super) fn record(build: Build<'_>, _: &Image, _: Build<'_>) -> Result<Option<Finding>, Broken> {
+    let is_named = |path: &&str| memmem::find(build.file, &[path.as_bytes(), b"\0"].concat()).is_some();
+    let named = RECORDS.into_iter().find(is_named);
+    Ok(named.map(|path| Finding::Layout(path.to_owned())))
 }
 
 /// The text around `at`, up to what is no text on both sides.
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
     use crate::twins::truth::Part;
 
-    fn said(file: &[u8], beside: &[u8]) -> Vec<String> {
+    fn found(look: super::super::Look, file: &[u8], beside: &[u8]) -> Option<Finding> {
         let part = Part {
             address: 0,
             bytes: 0..file.len(),
@@ -97,40 +98,35 @@ mod tests {
             relocations: Vec::new(),
             fixed: false,
         };
-        let (arch, other) = (Arch::X86_64, Arch::Aarch64);
-        let other = Build {
-            file: beside,
-            arch: other,
-        };
-        unsaid(Build { file, arch }, &image, other).unwrap()
+        let build = |file, arch| Build { file, arch };
+        look(build(file, Arch::X86_64), &image, build(beside, Arch::Aarch64)).unwrap()
+    }
+
+    fn said(file: &[u8], beside: &[u8]) -> Option<Finding> {
+        found(unsaid, file, beside)
     }
 
     #[test]
     fn a_text_counts_if_the_other_build_does_not_have_it() {
         let table = b"\0i386\0x86_64\0aarch64\0";
-        assert!(said(table, table).is_empty());
+        assert_eq!(said(table, table), None);
+        let paths: [&[u8]; 2] = [
+            b"\0/usr/lib/x86_64-linux-gnu/graphviz\0",
+            b"\0/usr/lib/aarch64-linux-gnu/graphviz\0",
+        ];
+        assert!(said(paths[0], paths[1]).is_some());
         assert_eq!(
-            said(
-                b"\0/usr/lib/x86_64-linux-gnu/graphviz\0",
-                b"\0/usr/lib/aarch64-linux-gnu/graphviz\0"
-            )
-            .len(),
-            1
+            said(b"on amd64\0", b"on arm64\0"),
+            Some(Finding::Name("on amd64".to_owned()))
         );
-        assert_eq!(said(b"on amd64\0", b"on arm64\0"), ["on amd64"]);
-        assert!(said(b"\x01\x02no name\0", b"").is_empty());
+        assert_eq!(said(b"\x01\x02no name\0", b""), None);
     }
 
     #[test]
     fn files_of_logins_are_seen() {
-        let named = |file| {
-            records(Build {
-                file,
-                arch: Arch::X86_64,
-            })
-            .collect::<Vec<_>>()
-        };
-        assert_eq!(named(b"\0/var/log/lastlog\0"), ["/var/log/lastlog"]);
-        assert!(named(b"\0/var/log/messages\0").is_empty());
+        let named = |file| found(record, file, b"");
+        let lastlog = Finding::Layout("/var/log/lastlog".to_owned());
+        assert_eq!(named(b"\0/var/log/lastlog\0"), Some(lastlog));
+        assert_eq!(named(b"\0/var/log/messages\0"), None);
     }
 }
