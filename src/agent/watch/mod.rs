@@ -55,6 +55,10 @@ const FAULTS: [Signal; 7] = [
 /// Longer command lines are cut.
 const LONGEST_COMMAND: usize = 200;
 
+/// The most processes whose end is reported. A recipe whose programs all die gets no more memory for it; its job fails for the
+/// first one.
+const MOST_REPORTED: usize = 1000;
+
 /// How long processes that go on at the end may take to stop.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -303,6 +307,7 @@ impl Watcher {
             return;
         };
         if let Some(cause) = cause
+            && self.known.len() < MOST_REPORTED
             && self.known.insert(process)
         {
             self.tell(&Report::Death(Death {
