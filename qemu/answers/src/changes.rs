@@ -6,7 +6,6 @@
 
 use core::{
     ffi::{c_char, c_int, c_void},
-    mem::transmute,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -17,7 +16,7 @@ use rustix::{
 };
 
 use crate::{
-    next::{ENOSYS, Next, set_errno, stdin_was_read},
+    next::{Next, stdin_was_read},
     paths::bytes_of,
     writers,
 };
@@ -111,13 +110,10 @@ macro_rules! changing {
             ) -> usize {
                 type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize) -> usize;
                 CHANGED.store(true, Ordering::Relaxed);
-                let address = $static.address();
-                if address.is_null() {
-                    set_errno(ENOSYS);
+                // SAFETY: the type is that of the C library's function of this name.
+                let Some(next) = (unsafe { $static.function::<Function>() }) else {
                     return usize::MAX;
-                }
-                // SAFETY: this is the C library's function of that name.
-                let next = unsafe { transmute::<*mut c_void, Function>(address) };
+                };
                 // SAFETY: guaranteed by the caller.
                 let result = unsafe { next(first, second, third, fourth, fifth) };
                 // SAFETY: the caller passes what the function of this name takes.
@@ -223,13 +219,10 @@ pub unsafe extern "C" fn read_noted(descriptor: c_int, buffer: *mut c_void, size
     if descriptor == 0 {
         CHANGED.store(true, Ordering::Relaxed);
     }
-    let address = READ.address();
-    if address.is_null() {
-        set_errno(ENOSYS);
+    // SAFETY: the type is that of the C library's function of this name.
+    let Some(next) = (unsafe { READ.function::<Function>() }) else {
         return -1;
-    }
-    // SAFETY: this is the C library's function of that name.
-    let next = unsafe { transmute::<*mut c_void, Function>(address) };
+    };
     // SAFETY: guaranteed by the caller.
     unsafe { next(descriptor, buffer, size) }
 }

@@ -2,7 +2,7 @@
 
 use core::{
     ffi::{CStr, c_char, c_int, c_ulong, c_void},
-    mem::transmute,
+    mem::transmute_copy,
     ptr::null_mut,
     sync::atomic::{AtomicPtr, Ordering},
 };
@@ -54,13 +54,10 @@ pub static SIGACTION: Next = Next::new(c"sigaction");
 /// As for the C library's function.
 pub unsafe fn sigaction(signal: c_int, new: *const SigAction, old: *mut SigAction) -> c_int {
     type Function = unsafe extern "C" fn(c_int, *const SigAction, *mut SigAction) -> c_int;
-    let address = SIGACTION.address();
-    if address.is_null() {
-        set_errno(ENOSYS);
+    // SAFETY: the type is that of the C library's function of this name.
+    let Some(next) = (unsafe { SIGACTION.function::<Function>() }) else {
         return -1;
-    }
-    // SAFETY: this is the C library's function of that name.
-    let next = unsafe { transmute::<*mut c_void, Function>(address) };
+    };
     // SAFETY: guaranteed by the caller.
     unsafe { next(signal, new, old) }
 }
@@ -74,13 +71,10 @@ pub static EXECVE: Next = Next::new(c"execve");
 /// As for the C library's function.
 pub unsafe fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
     type Function = unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
-    let address = EXECVE.address();
-    if address.is_null() {
-        set_errno(ENOSYS);
+    // SAFETY: the type is that of the C library's function of this name.
+    let Some(next) = (unsafe { EXECVE.function::<Function>() }) else {
         return -1;
-    }
-    // SAFETY: this is the C library's function of that name.
-    let next = unsafe { transmute::<*mut c_void, Function>(address) };
+    };
     // SAFETY: guaranteed by the caller.
     unsafe { next(path, arguments, variables) }
 }
@@ -148,6 +142,22 @@ impl Next {
         let found = unsafe { dlsym(RTLD_NEXT, self.name.as_ptr()) };
         self.function.store(found, Ordering::Relaxed);
         found
+    }
+
+    /// The function, to be called. If the C library has none, `errno` says so.
+    ///
+    /// # Safety
+    ///
+    /// `F` is the type of a pointer to that function.
+    pub unsafe fn function<F: Copy>(&self) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let address = self.address();
+        if address.is_null() {
+            set_errno(ENOSYS);
+            return None;
+        }
+        // SAFETY: guaranteed by the caller.
+        Some(unsafe { transmute_copy(&address) })
     }
 }
 

@@ -6,14 +6,13 @@
 
 use core::{
     ffi::{c_char, c_int, c_uint, c_void},
-    mem::transmute,
     ptr::null_mut,
 };
 
 use crate::{
     changes, facts,
     modules::{self, Module},
-    next::{ENOENT, ENOSYS, Next, errno, set_errno},
+    next::{ENOENT, Next, errno},
     paths, proc, restart,
     text::Text,
     writers,
@@ -71,13 +70,10 @@ macro_rules! opening {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($before: $before_type,)? path: *const c_char $(, $after: $after_type)*) -> $result {
                 type Function = unsafe extern "C" fn($($before_type,)? *const c_char $(, $after_type)*) -> $result;
-                let address = $static.address();
-                if address.is_null() {
-                    set_errno(ENOSYS);
+                // SAFETY: the type is that of the C library's function of this name.
+                let Some(next) = (unsafe { $static.function::<Function>() }) else {
                     return $failure;
-                }
-                // SAFETY: this is the C library's function of that name.
-                let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
+                };
                 let failure: $result = $failure;
                 let changes = changes::Opens::note(opening!(@first $($after)*));
                 let has_failed = |result: &$result| *result == failure;
@@ -162,13 +158,10 @@ macro_rules! reading_links {
                 if let Some(length) = unsafe { own_link(path, buffer, size) } {
                     return length;
                 }
-                let address = $static.address();
-                if address.is_null() {
-                    set_errno(ENOSYS);
+                // SAFETY: the type is that of the C library's function of this name.
+                let Some(next) = (unsafe { $static.function::<Function>() }) else {
                     return -1;
-                }
-                // SAFETY: this is the C library's function of that name.
-                let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
+                };
                 // SAFETY: guaranteed by the caller.
                 unsafe { next($($before,)? path, buffer, size $(, $after)?) }
             }
@@ -191,13 +184,10 @@ reading_links! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uname(names: *mut c_char) -> c_int {
     type Function = unsafe extern "C" fn(*mut c_char) -> c_int;
-    let address = UNAME.address();
-    if address.is_null() {
-        set_errno(ENOSYS);
+    // SAFETY: the type is that of the C library's function of this name.
+    let Some(next) = (unsafe { UNAME.function::<Function>() }) else {
         return -1;
-    }
-    // SAFETY: this is the C library's function of that name.
-    let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
+    };
     // SAFETY: guaranteed by the caller.
     let result = unsafe { next(names) };
     let machine = facts::machine();
@@ -220,12 +210,10 @@ pub unsafe extern "C" fn uname(names: *mut c_char) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     type Function = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-    let address = DLOPEN.address();
-    if address.is_null() {
+    // SAFETY: the type is that of the C library's function of this name.
+    let Some(next) = (unsafe { DLOPEN.function::<Function>() }) else {
         return null_mut();
-    }
-    // SAFETY: this is the C library's function of that name.
-    let next: Function = unsafe { transmute::<*mut c_void, Function>(address) };
+    };
     // SAFETY: guaranteed by the caller.
     let module = unsafe { paths::bytes_of(path) }.map(modules::awaited);
     let path = match &module {

@@ -158,13 +158,10 @@ macro_rules! setting {
                     wish.set(&SigAction::of(handler, $flags));
                     return before;
                 }
-                let address = $static.address();
-                if address.is_null() {
-                    next::set_errno(next::ENOSYS);
+                // SAFETY: the type is that of the C library's function of this name.
+                let Some(next) = (unsafe { $static.function::<Function>() }) else {
                     return usize::MAX;
-                }
-                // SAFETY: this is the C library's function of that name.
-                let next = unsafe { transmute::<*mut c_void, Function>(address) };
+                };
                 // SAFETY: guaranteed by the caller.
                 unsafe { next(signal, handler) }
             }
