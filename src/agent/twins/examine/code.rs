@@ -6,15 +6,13 @@ use kiln_records::arch::Arch;
 
 use super::{Build, Finding};
 use crate::twins::{
-    elf::Broken,
     long_double::Computing,
     modes,
     truth::{Image, Part},
 };
 
 /// The first finding in the code of `build`.
-#[expect(clippy::unnecessary_wraps, reason = "one of several ways to look")]
-pub(super) fn finding(build: Build<'_>, image: &Image, _: Build<'_>) -> Result<Option<Finding>, Broken> {
+pub(super) fn finding(build: Build<'_>, image: &Image) -> Option<Finding> {
     let of_part = |part: &Part| {
         let code = &build.file[part.bytes.clone()];
         match build.arch {
@@ -26,7 +24,7 @@ pub(super) fn finding(build: Build<'_>, image: &Image, _: Build<'_>) -> Result<O
             Arch::S390x => Some(Finding::Unreadable("its instructions are not known".to_owned())),
         }
     };
-    Ok(image.code.iter().find_map(of_part))
+    image.code.iter().find_map(of_part)
 }
 
 fn on_x86_64(code: &[u8], part: &Part) -> Option<Finding> {

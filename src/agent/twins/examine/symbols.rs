@@ -6,8 +6,8 @@ use object::{
     read::elf::{ElfFile, FileHeader, Sym, Version},
 };
 
-use super::{Build, Finding};
-use crate::twins::{elf::Broken, truth::Image};
+use super::Finding;
+use crate::twins::elf::Broken;
 
 type Header = FileHeader64<LittleEndian>;
 
@@ -97,11 +97,6 @@ const HASHING: &[&str] = &["gdbm_open", "gdbm_fd_open"];
 /// Functions that tell what the CPU or the machine is. `__getauxval` is not among them: gcc calls it in every program for
 /// aarch64 that has atomic operations.
 const ASKING: &[&str] = &["getauxval", "elf_aux_info", "__riscv_hwprobe"];
-
-/// A finding among the functions that `build` calls.
-pub(super) fn finding(build: Build<'_>, _: &Image, _: Build<'_>) -> Result<Option<Finding>, Broken> {
-    Ok(findings(build.file)?.into_iter().min())
-}
 
 /// The findings in the functions that `file` calls.
 pub(super) fn findings(file: &[u8]) -> Result<Vec<Finding>, Broken> {

@@ -60,11 +60,10 @@ pub(super) fn unsaid(build: Build<'_>, image: &Image, beside: Build<'_>) -> Resu
 }
 
 /// The first file of records that `build` names.
-#[expect(clippy::unnecessary_wraps, reason = "one of several ways to look")]
-pub(super) fn record(build: Build<'_>, _: &Image, _: Build<'_>) -> Result<Option<Finding>, Broken> {
+pub(super) fn record(build: Build<'_>) -> Option<Finding> {
     let is_named = |path: &&str| memmem::find(build.file, &[path.as_bytes(), b"\0"].concat()).is_some();
     let named = RECORDS.into_iter().find(is_named);
-    Ok(named.map(|path| Finding::Layout(path.to_owned())))
+    named.map(|path| Finding::Layout(path.to_owned()))
 }
 
 /// The text around `at`, up to what is no text on both sides.
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
     use crate::twins::truth::Part;
 
-    fn found(look: super::super::Look, file: &[u8], beside: &[u8]) -> Option<Finding> {
+    fn said(file: &[u8], beside: &[u8]) -> Option<Finding> {
         let part = Part {
             address: 0,
             bytes: 0..file.len(),
@@ -99,11 +98,7 @@ mod tests {
             fixed: false,
         };
         let build = |file, arch| Build { file, arch };
-        look(build(file, Arch::X86_64), &image, build(beside, Arch::Aarch64)).unwrap()
-    }
-
-    fn said(file: &[u8], beside: &[u8]) -> Option<Finding> {
-        found(unsaid, file, beside)
+        unsaid(build(file, Arch::X86_64), &image, build(beside, Arch::Aarch64)).unwrap()
     }
 
     #[test]
@@ -124,7 +119,8 @@ mod tests {
 
     #[test]
     fn files_of_logins_are_seen() {
-        let named = |file| found(record, file, b"");
+        let arch = Arch::X86_64;
+        let named = |file| record(Build { file, arch });
         let lastlog = Finding::Layout("/var/log/lastlog".to_owned());
         assert_eq!(named(b"\0/var/log/lastlog\0"), Some(lastlog));
         assert_eq!(named(b"\0/var/log/messages\0"), None);
