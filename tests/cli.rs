@@ -139,9 +139,10 @@ fn help_of_build() {
                   what the configuration says] [possible values: off, tools, shell, full]
               --cache <DEPTH>
                   How much of earlier builds may be reused: `packages`, the root once all packages are
-                  installed; `image`, the whole image if recipe, values, repositories and tools are the same
+                  installed; `similar`, also that of a recipe with other packages, to which what is missing
+                  is added; `image`, the whole image if recipe, values, repositories and tools are the same
                   [default: packages, or what the configuration says] [possible values: none, packages,
-                  image]
+                  similar, image]
               --cache-from <ID>
                   Start from the packages of this image, whatever the repositories have by now, if all else
                   is the same

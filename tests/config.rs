@@ -192,7 +192,10 @@ fn settings_that_make_no_sense_together() {
          [remote_build_nodes]\n\
          identity_file = '/nowhere/id_ed25519'\n",
     );
-    insta::assert_snapshot!(configured.checked(&[("KILN__LIMITS__REQUEST_TIMEOUT", "0s")]), @r#"
+    insta::assert_snapshot!(configured.checked(&[
+        ("KILN__LIMITS__REQUEST_TIMEOUT", "0s"),
+        ("KILN__JOBS__CACHE", "similar"),
+    ]), @r#"
         exit code 1
         --- stdout
         --- stderr
@@ -250,6 +253,9 @@ fn settings_that_make_no_sense_together() {
         error: KILN__LIMITS__REQUEST_TIMEOUT: [limits] request_timeout: zero would allow nothing
 
         hint: "60s" is the default
+        error: KILN__JOBS__CACHE: [jobs] cache: more than the same packages is only reused where the recipe or the request asks for it
+
+        hint: set it to "packages", and `cache` of recipes to "similar"
     "#);
 }
 

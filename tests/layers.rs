@@ -36,12 +36,14 @@ const EARLY_SCRIPT: &str = "echo early > /etc/early\n";
 const REUSED: &str = "its root after them is reused";
 const NONE_YET: &str = "there is no layer with them yet";
 
-/// The root from a layer is what it would be without.
+/// Each line of a log has its time.
+const LOGS: &str = "/var/log";
+
+/// The root from a layer is what it would be without, `except` for one path.
 #[track_caller]
-fn is_as_made(reused: &Path, made: &Path, of: &str) {
+fn is_as_made(reused: &Path, made: &Path, of: &str, except: &str) {
     let mut differ = tree::differences(&unpacked(reused), &unpacked(made), UNLIKE);
-    // Each line of a log has its time.
-    differ.retain(|difference| !difference.path.starts_with("/var/log"));
+    differ.retain(|difference| ![LOGS, except].iter().any(|path| difference.path.starts_with(path)));
     assert!(differ.is_empty(), "{of}\n{}", lines(&differ).join("\n"));
 }
 
@@ -109,7 +111,7 @@ fn edits_at_random(kiln: &Kiln, repository: &Repository, recipe: impl Fn() -> Re
         if is_known {
             let (_plain, made, log) = build(kiln, &edited, HOST, &["--no-cache", &set]);
             assert!(!log.contains(REUSED), "{of}\n{log}");
-            is_as_made(&rootfs, &made, &of);
+            is_as_made(&rootfs, &made, &of, LOGS);
             reused_roots += 1;
         }
     }
@@ -226,6 +228,115 @@ fn an_image_is_taken_as_a_whole_while_everything_is_as_it_was() {
     assert!(log.contains("was deleted") && log.contains(REUSED), "{log}");
 }
 
+const BROUGHT: &str = "the root of a similar recipe is used: ";
+
+/// Packages are added to the root of a similar recipe, and upgraded in it, and it is then what it would be from the beginning.
+#[test]
+fn a_root_of_debs_is_the_same_from_that_of_a_similar_recipe() {
+    needs!(support::no_namespaces(), support::no_emulation());
+    let dir = tempfile::tempdir().unwrap();
+    let (kiln, repository) = (Kiln::new(), Repository::debian_in(dir.path()));
+    let recipe = |packages: &str| {
+        Recipe::copy_of("deb-tiny")
+            .with_config("{{ deb_repo }}", &repository.url())
+            .with_config("<package name=\"tiny-note\"/>", packages)
+            .with("config.sh", &script("similar"))
+    };
+    let named = |names: &[&str]| {
+        let elements: Vec<_> = names.iter().map(|name| format!("<package name=\"{name}\"/>")).collect();
+        recipe(&elements.concat())
+    };
+    let explained = || {
+        let id = kiln.jobs().last().unwrap()["id"].as_str().unwrap().to_owned();
+        kiln.run(["jobs", "explain", &id]).ok().stdout
+    };
+    let similar = |recipe: &Recipe, arch: &str| build(&kiln, recipe, arch, &["--cache", "similar"]);
+    // Builds from a similar recipe's root, if it may be, and from the beginning.
+    let both = |recipe: &Recipe, arch: &str, lacks: &str| {
+        let (_similar, brought, log) = similar(recipe, arch);
+        assert!(log.contains(&format!("{BROUGHT}{lacks}")), "{log}");
+        assert!(
+            explained().contains(&format!("similar recipe: {lacks}")),
+            "{}",
+            explained()
+        );
+        let (_plain, made, log) = build(&kiln, recipe, arch, &["--no-cache"]);
+        assert!(!log.contains(BROUGHT), "{log}");
+        // dpkg's backup is of an earlier state of its list.
+        is_as_made(&brought, &made, lacks, "/var/lib/dpkg/status-old");
+    };
+    repository.add_deb(
+        "more",
+        "1.0",
+        "Depends: deep",
+        "cat /etc/tiny-installed-on > /etc/more-found",
+    );
+    repository.add_deb("deep", "1.0", "", "uname -m > /etc/deep-installed-on");
+    for arch in [HOST, foreign()] {
+        let (_first, _, log) = similar(&named(&["tiny-note"]), arch);
+        assert!(log.contains(NONE_YET), "{log}");
+        let lacks = "of 5 packages, it lacks 2, and has 0 in other versions";
+        both(&named(&["tiny-note", "more"]), arch, lacks);
+    }
+
+    // Only where that is asked for.
+    let (_default, _, log) = build(&kiln, &named(&["more", "tiny-note"]), HOST, &[]);
+    assert!(log.contains(NONE_YET), "{log}");
+    // A package that is there only since another needed it.
+    repository.add_deb("deep", "1.1", "", "uname -m > /etc/deep-installed-on");
+    let lacks = "of 5 packages, it lacks 0, and has 1 in other versions";
+    both(&named(&["more", "tiny-note"]), HOST, lacks);
+
+    // Not all packages are wanted; then this is the latest layer.
+    let (_less, _, log) = similar(&named(&["tiny-note"]), HOST);
+    let why = "it has packages that are not wanted: deep, more";
+    let other = "it has packages that are not wanted: more, deep";
+    assert!(log.contains(why) || log.contains(other), "{log}");
+    let (_other, _, log) = similar(&named(&["tiny-note", "more"]).with("more.txt", "other"), HOST);
+    assert!(log.contains(NONE_YET), "{log}");
+
+    // kiwi takes packages out of a root with apt, and those that came with them. What apt must know for that is in no layer.
+    let uninstalls = "<package name=\"tiny-note\"/><package name=\"more\"/></packages>\
+                      <packages type=\"uninstall\"><package name=\"more\"/>";
+    let (_less, rootfs, log) = similar(&recipe(uninstalls), HOST);
+    assert!(log.contains("no layer: it uninstalls packages"), "{log}");
+    let root = unpacked(&rootfs);
+    let has = |path: &str| root.keys().any(|found| found.ends_with(path));
+    assert_eq!(
+        ["etc/tiny", "etc/more", "etc/deep"].map(has),
+        [true, false, false],
+        "{log}"
+    );
+
+    // A package that cannot be configured in a root with others, and one that changes dpkg's list behind its back.
+    let liar = "(while [ -e /proc/$PPID ]; do :; done; sed -i 's/^Version: 1.0$/Version: 0.9/' /var/lib/dpkg/status) > /dev/null 2>&1 &";
+    repository.add_deb(
+        "tiny-note",
+        "1.1",
+        "Depends: tiny-base, shy",
+        "uname -m > /etc/tiny-installed-on",
+    );
+    for (name, script, why) in [
+        (
+            "shy",
+            "[ ! -e /etc/tiny-installed-on ]",
+            "what it lacks cannot be installed",
+        ),
+        ("liar", liar, "has no known digest"),
+    ] {
+        repository.add_deb(name, "1.0", "", script);
+        let (_again, _, log) = similar(&named(&["tiny-note", name]), HOST);
+        let lines = [
+            BROUGHT,
+            "the root is made without a layer, for this one cannot be used: ",
+            why,
+        ];
+        assert!(lines.iter().all(|line| log.contains(line)), "{name}\n{log}");
+        // What was made instead is a layer of its own.
+        assert!(explained().contains("kept: "), "{name}");
+    }
+}
+
 #[test]
 fn a_foreign_root_of_rpms_is_the_same_from_a_layer() {
     needs!(support::no_namespaces(), support::no_emulation());
@@ -253,5 +364,5 @@ fn a_foreign_root_of_rpms_is_the_same_from_a_layer() {
     assert_eq!(explained(), first);
     let (_plain, made, log) = build(&kiln, &second, foreign(), &["--no-cache", &set]);
     assert!(!log.contains(REUSED), "{log}");
-    is_as_made(&reused, &made, "rpm-shell");
+    is_as_made(&reused, &made, "rpm-shell", LOGS);
 }

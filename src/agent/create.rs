@@ -11,7 +11,7 @@ use super::{
     events::Events,
     fetch, kiwi_config, lock,
     outputs::Outputs,
-    pauses::Pauses,
+    pauses::{Pauses, kiwi_alone},
     process::blocking,
     programs::Programs,
     repos, template,
@@ -123,13 +123,19 @@ impl Building<'_> {
             // A layer that broke a root is not tried again.
             let was_broken = pauses.is_broken();
             let built = tokio::select! {
-                built = Box::pin(self.root(&mut programs, Some(Pauses::kiwi()))) => built,
+                built = Box::pin(self.root(&mut programs, Pauses::kiwi())) => built,
                 failure = Box::pin(pauses.serve(twins.as_ref())) => Err(failure),
             };
-            let built = built.and(pauses.close().await);
+            let breaks = pauses.is_broken() && !was_broken;
+            // The layer of a root that is made anew may still be kept. None of the recipe's own files has been used.
+            let built = if breaks {
+                pauses.begin_again().await;
+                built
+            } else {
+                built.and(pauses.close().await)
+            };
             let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;
             let Err(failure) = &ended else { return (execs, ended) };
-            let breaks = pauses.is_broken() && !was_broken;
             let gave_up = failure.code == Code::EmulatorFault && known() != before && roots < MOST_ROOTS;
             if !breaks && !gave_up {
                 return (execs, ended);
@@ -143,17 +149,17 @@ impl Building<'_> {
             }
             let outputs = self.outputs.clone();
             if let Err(failure) = blocking(move || outputs.remove_root()).await {
-                return (execs, Err(failure));
+                return (execs, pauses.close().await.and(Err(failure)));
             }
         }
     }
 
     /// Makes the root without twins.
     pub async fn without_twins(&self) -> Result<(), Failure> {
-        self.root(&mut Programs::default(), None).await
+        self.root(&mut Programs::default(), kiwi_alone()?).await
     }
 
-    async fn root(&self, programs: &mut Programs, pausing: Option<Command>) -> Result<(), Failure> {
+    async fn root(&self, programs: &mut Programs, kiwi: Command) -> Result<(), Failure> {
         let facts = &self.outputs.facts;
         let request = kiwi::PrepareRoot {
             recipe: &facts.recipe,
@@ -161,9 +167,8 @@ impl Building<'_> {
             arch: self.job.arch,
             emulator: self.emulator,
             has_tbz: facts.has_tbz,
-            pausing,
             epoch: facts.epoch(self.job),
         };
-        kiwi::prepare_root(request, programs, self.events).await
+        kiwi::prepare_root(kiwi, request, programs, self.events).await
     }
 }

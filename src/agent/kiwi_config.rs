@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kiln_records::{Code, Failure, arch::Arch};
+use kiln_records::{Code, Failure, arch::Arch, similar};
 use quick_xml::events::Event;
 use reqwest::Url;
 use roxmltree::{Document, Node};
@@ -111,6 +111,22 @@ pub fn metadata(recipe: &Path, arch: Arch) -> Result<Result<Vec<Metadata>, Strin
     ))
 }
 
+/// The name of the recipe's description, and a digest of it without the packages that it names. `None` where the root of a recipe
+/// with the same digest cannot become that of this one: of kiwi's package managers, only apt installs into a root that is there.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn without_packages(recipe: &Path, arch: Arch) -> Result<Option<(PathBuf, [u8; 32])>, Failure> {
+    if read(recipe, arch)?.package_manager.as_deref() != Some("apt") {
+        return Ok(None);
+    }
+    let path = find(recipe)?;
+    let text = text(&path).map_err(|error| Failure::io("cannot read the recipe", &error))?;
+    let name = path.file_name().map(PathBuf::from);
+    Ok(name.zip(similar::without_packages(&text)))
+}
+
 /// The metadata of those repositories of a build that can be looked at.
 ///
 /// # Errors
@@ -142,6 +158,11 @@ fn uncertain(document: &Document<'_>, config: &KiwiConfig) -> Option<String> {
         let name = node.tag_name().name();
         if ["include", "certificates", "certificate"].contains(&name) {
             return Some(format!("its description has the element `{name}`"));
+        }
+        // kiwi's apt notes outside the root which packages others have brought with them.
+        if manager == "apt" && name == "packages" && node.attribute("type") == Some("uninstall") && node.has_children()
+        {
+            return Some("it uninstalls packages".to_owned());
         }
         for attribute in node.attributes() {
             let is_address = name == "source" && attribute.name() == "path";
@@ -496,6 +517,58 @@ mod tests {
             ("", "", "only http and https are supported"),
         ] {
             assert_eq!(plan(attributes, path), expected, "{attributes} {path}");
+        }
+    }
+
+    #[test]
+    fn what_makes_packages_uncertain_is_named() {
+        let why = |manager: &str, elements: &str| {
+            let recipe = tempfile::tempdir().unwrap();
+            let text = format!(
+                "<image name=\"i\"><preferences><packagemanager>{manager}</packagemanager></preferences>\
+                 <repository><source path=\"http://h\"/></repository>{elements}</image>"
+            );
+            fs_err::write(recipe.path().join(CONFIG), text).unwrap();
+            metadata(recipe.path(), Arch::X86_64).unwrap().err().unwrap_or_default()
+        };
+        let uninstall = "<packages type=\"uninstall\"><package name=\"a\"/></packages>";
+        for (manager, elements, expected) in [
+            ("apt", "<description><author>see config.sh</author></description>", ""),
+            (
+                "apt",
+                "<packages type=\"uninstall\"/><packages type=\"delete\"><package name=\"a\"/></packages>",
+                "",
+            ),
+            ("zypper", uninstall, ""),
+            ("apt", uninstall, "it uninstalls packages"),
+            ("dnf5", "", "its package manager is `dnf5`"),
+            (
+                "apt",
+                "<include from=\"this\"/>",
+                "its description has the element `include`",
+            ),
+            (
+                "apt",
+                "<type derived_from=\"a\"/>",
+                "its description has the attribute `derived_from`",
+            ),
+            (
+                "apt",
+                "<archive name=\"root/a.tar\"/>",
+                "its attribute `name` leads to another file",
+            ),
+            (
+                "apt",
+                "<file>images.sh</file>",
+                "its element `file` leads to another file",
+            ),
+            (
+                "apt",
+                "<repository sourcetype=\"mirrorlist\"><source path=\"http://m\"/></repository>",
+                "http://m: it is a list of mirrors",
+            ),
+        ] {
+            assert_eq!(why(manager, elements), expected, "{manager} {elements}");
         }
     }
 

@@ -48,6 +48,7 @@ pub mod twins;
 pub mod unpack;
 pub mod upload;
 pub mod verify;
+mod wanted;
 pub mod watch;
 
 #[cfg(test)]

@@ -43,6 +43,12 @@ pub struct LayerEntry {
     pub has_installed: bool,
 }
 
+/// What leads from a key without packages to the key of the latest layer of such a recipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SimilarEntry {
+    key: String,
+}
+
 /// What leads from a key to an image, together with the inputs that have to be looked at again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageEntry {
@@ -69,6 +75,10 @@ fn of_image(image: ImageId) -> String {
 
 fn entry_of(key: &str) -> String {
     format!("{PREFIX}keys/{key}.json")
+}
+
+fn similar_of(key: &str) -> String {
+    format!("{PREFIX}similar/{key}.json")
 }
 
 fn image_entry_of(key: &str) -> String {
@@ -116,8 +126,35 @@ impl ArtifactStore {
             }),
             anew: entry.anew,
             installed,
+            is_similar: false,
             never: None,
         }))
+    }
+
+    /// The latest layer of a key without packages, if it is all there, and its packages are known.
+    ///
+    /// # Errors
+    ///
+    /// S3 does not answer.
+    pub async fn find_similar_layer(&self, key: &str, valid: Duration) -> Result<Option<FoundLayer>, Failure> {
+        let Some(entry) = self.entry::<SimilarEntry>(&similar_of(key)).await? else {
+            return Ok(None);
+        };
+        let found = self.find_layer(&entry.key, valid).await?;
+        Ok(found.filter(|found| found.installed.is_some()).map(|found| FoundLayer {
+            is_similar: true,
+            ..found
+        }))
+    }
+
+    /// Leads a key without packages to a layer.
+    ///
+    /// # Errors
+    ///
+    /// S3 does not answer.
+    pub async fn note_similar_layer(&self, without_packages: &str, key: &str) -> Result<(), Failure> {
+        let entry = SimilarEntry { key: key.to_owned() };
+        self.put_entry(&similar_of(without_packages), &entry).await
     }
 
     /// Leads a key to a layer, which may not be there yet, and to the packages in it. Returns where to put it.

@@ -95,8 +95,9 @@ pub(super) struct BuildArguments {
     #[arg(long, value_name = "LEVEL", value_parser = twins())]
     twins: Option<TwinLevel>,
 
-    /// How much of earlier builds may be reused: `packages`, the root once all packages are installed; `image`, the whole image if
-    /// recipe, values, repositories and tools are the same [default: packages, or what the configuration says].
+    /// How much of earlier builds may be reused: `packages`, the root once all packages are installed; `similar`, also that of a
+    /// recipe with other packages, to which what is missing is added; `image`, the whole image if recipe, values, repositories and
+    /// tools are the same [default: packages, or what the configuration says].
     #[arg(long, value_name = "DEPTH", value_parser = cache(), conflicts_with = "no_cache")]
     cache: Option<CacheDepth>,
 

@@ -87,6 +87,7 @@ fn called(answer: &Data, name: &str) -> Result<Vec<Data>, Failure> {
 fn reuse(layer: &Data) -> Option<String> {
     let outcome = match layer.text("outcome")? {
         "reused" => "reused: the root after all packages is that of an earlier job",
+        "extended" => "extended: packages were installed in the root of an earlier job of a similar recipe",
         "kept" => "kept: the packages were installed, and later jobs can start from this root",
         "passed" => "none: the packages were installed",
         "image" => "image: nothing was made, since this is a copy of an earlier image",
@@ -94,7 +95,12 @@ fn reuse(layer: &Data) -> Option<String> {
     };
     let mut text = format!("layer      {outcome}");
     if let Some(why) = layer.text("why") {
-        let _ = write!(text, ", since {why}");
+        let before = if layer.text("outcome") == Some("extended") {
+            ":"
+        } else {
+            ", since"
+        };
+        let _ = write!(text, "{before} {why}");
     }
     if let Some(size) = layer.number("size") {
         let _ = write!(text, " ({})", ByteSize(size));

@@ -421,14 +421,17 @@ impl Config {
                 problems.push(self.problem("jobs", key, "it is zero").hint("set it to 1 or more"));
             }
         }
-        if jobs.cache == CacheDepth::Image {
+        if !matches!(jobs.cache, CacheDepth::None | CacheDepth::Packages) {
             problems.push(
                 self.problem(
                     "jobs",
                     "cache",
-                    "a whole image is only reused where the recipe or the request asks for it",
+                    "more than the same packages is only reused where the recipe or the request asks for it",
                 )
-                .hint("set it to \"packages\", and `cache` of recipes to \"image\""),
+                .hint(format!(
+                    "set it to \"packages\", and `cache` of recipes to \"{}\"",
+                    jobs.cache
+                )),
             );
         }
         for (key, path) in [

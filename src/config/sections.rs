@@ -216,8 +216,8 @@ settings! {
         /// The default of `job_mem_size`: the memory limit of a job, in GiB.
         default_mem_size_gib: u32 = 8;
         /// The default of `cache`: how much of earlier jobs a create job may reuse. `packages`: the root as it is once all
-        /// packages are installed, if it would be the same. `none`: nothing. `image`, the whole image, can only be said by a
-        /// recipe or a request.
+        /// packages are installed, if it would be the same. `none`: nothing. `similar`, the root of a similar recipe, and
+        /// `image`, the whole image, can only be said by a recipe or a request.
         cache: CacheDepth = CacheDepth::Packages;
         /// The default of `require_dkms` for customize jobs for x86_64: whether the job gets its own kernel.
         enable_dkms: bool = true;

@@ -147,7 +147,7 @@ impl Orchestrator {
         // Of a job without a layer it is not certain what decides what is installed.
         let is_decided = match layer.outcome {
             LayerOutcome::Reused | LayerOutcome::Kept | LayerOutcome::Image => !layer.repositories.is_empty(),
-            LayerOutcome::Passed => false,
+            LayerOutcome::Passed | LayerOutcome::Extended => false,
         };
         let was_opened = run.shell.as_ref().is_some_and(|shell| shell.opened.is_some());
         if !is_decided || was_opened || !could_be_whole(run) {

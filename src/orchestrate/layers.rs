@@ -22,6 +22,7 @@ use kiln_records::{
     link::bucket_and_key,
     protocol::{Answer, FoundLayer, LayerInputs, LayerUrl, PROTOCOL, SettledLayer},
     recipe::LATE,
+    similar,
 };
 use sha2::{Digest, Sha256};
 
@@ -34,6 +35,9 @@ use crate::{
 
 /// The largest archive of a recipe that is looked into, packed and unpacked, in bytes.
 const LARGEST: (usize, u64) = (64 << 20, 512 << 20);
+
+/// The largest description that is looked into for similar ones, in bytes.
+const LARGEST_DESCRIPTION: u64 = 4 << 20;
 
 /// The most entries of an archive.
 const MOST_ENTRIES: usize = 100_000;
@@ -87,6 +91,7 @@ impl Orchestrator {
             layer: None,
             anew: Vec::new(),
             installed: None,
+            is_similar: false,
             never: never.map(ToString::to_string),
         };
         let found = match self.layer_keys(stored, inputs).await? {
@@ -99,7 +104,10 @@ impl Orchestrator {
                     self.say(stored.job.id, text).await;
                 }
                 let key = asked.unwrap_or(keys.key);
-                let found = self.artifacts.find_layer(&key, LONG_URL_VALID).await?;
+                let mut found = self.artifacts.find_layer(&key, LONG_URL_VALID).await?;
+                if let (None, Some(similar), CacheDepth::Similar) = (&found, keys.similar, stored.run.plan.cache) {
+                    found = self.artifacts.find_similar_layer(&similar, LONG_URL_VALID).await?;
+                }
                 found.unwrap_or_else(|| nothing(None))
             }
         };
@@ -144,6 +152,9 @@ impl Orchestrator {
                 .artifacts
                 .keep_layer(&keys.key, &entry, installed.as_ref(), LONG_URL_VALID);
             url = Some(keep.await?);
+            if let Some(similar) = &keys.similar {
+                self.artifacts.note_similar_layer(similar, &keys.key).await?;
+            }
             self.note_layer(stored, None, keys).await?;
         }
         self.change_for(stored, |run, _| {
@@ -179,6 +190,7 @@ impl Orchestrator {
         let plan = &stored.run.plan;
         let is_digest = [&inputs.found, &inputs.here]
             .into_iter()
+            .chain(&inputs.similar)
             .all(|text| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let may = plan.cache != CacheDepth::None && plan.image.is_none() && plan.epoch.is_none() && !plan.verify_twins;
         if !is_digest || !may {
@@ -202,15 +214,17 @@ impl Orchestrator {
             Ok(early) => early,
             Err(never) => return Ok(Err(never)),
         };
-        let key = |what: &str, found: &str| {
+        let key = |what: &str, files: [u8; 32], found: &str| {
             let mut hash = Fields::of_run(what, stored);
-            hash.add(early);
+            hash.add(files);
             hash.add(found);
             hash.hex()
         };
+        let similar = early.without_packages.zip(inputs.similar.as_deref());
         Ok(Ok(Keys {
-            key: key("layer 1", &inputs.found),
-            without_repositories: key("layer 1 without repositories", &inputs.here),
+            key: key("layer 1", early.all, &inputs.found),
+            without_repositories: key("layer 1 without repositories", early.all, &inputs.here),
+            similar: similar.map(|(files, found)| key("layer 1 without packages", files, found)),
         }))
     }
 }
@@ -221,6 +235,16 @@ struct Keys {
     key: String,
     /// The same without the repositories.
     without_repositories: String,
+    /// The same without the repositories and the packages that the description names, where that can be told.
+    similar: Option<String>,
+}
+
+/// Digests of the files of a recipe's archive but the late ones.
+struct Early {
+    /// Of all.
+    all: [u8; 32],
+    /// Of all, without the packages that the description names.
+    without_packages: Option<[u8; 32]>,
 }
 
 /// A digest of texts, of which none runs into the next.
@@ -267,9 +291,9 @@ impl Fields {
     }
 }
 
-/// A digest of all files of a recipe's archive but the late ones. A script that runs before packages are installed is one of
+/// Digests of all files of a recipe's archive but the late ones. A script that runs before packages are installed is one of
 /// them if reuse was `asked` for.
-fn early_files(archive: &Bytes, asked: bool) -> Result<[u8; 32], Never> {
+fn early_files(archive: &Bytes, asked: bool) -> Result<Early, Never> {
     let reader: Box<dyn Read> = match Compression::detect(archive) {
         Some(packed) => packed.reader(&archive[..])?,
         None => Box::new(&archive[..]),
@@ -277,7 +301,7 @@ fn early_files(archive: &Bytes, asked: bool) -> Result<[u8; 32], Never> {
     let mut archive = tar::Archive::new(reader.take(LARGEST.1));
     // Where the description is decides which files are late, so these are told apart at the end.
     let mut files: BTreeMap<PathBuf, Option<[u8; 32]>> = BTreeMap::new();
-    let mut named = BTreeMap::new();
+    let (mut named, mut described) = (BTreeMap::new(), None);
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = entry.path()?.into_owned();
@@ -301,6 +325,13 @@ fn early_files(archive: &Bytes, asked: bool) -> Result<[u8; 32], Never> {
                 hash.update(&script);
                 let is_in_it = |late: &&&str| script.windows(late.len()).any(|part| part == late.as_bytes());
                 named.extend(LATE_SCRIPTS.iter().find(is_in_it).map(|late| (path.clone(), *late)));
+            } else if is_description(&path) {
+                let mut description = Vec::new();
+                (&mut entry).take(LARGEST_DESCRIPTION).read_to_end(&mut description)?;
+                hash.update(&description);
+                // A part of one tells nothing of the rest.
+                let whole = String::from_utf8(description).ok();
+                described = whole.filter(|text| (text.len() as u64) < LARGEST_DESCRIPTION);
             }
             let mut buffer = vec![0; 64 << 10];
             loop {
@@ -322,16 +353,15 @@ fn early_files(archive: &Bytes, asked: bool) -> Result<[u8; 32], Never> {
             return Err(Never::TooLarge);
         }
     }
-    let is_description = |path: &Path| {
-        path.components().count() <= 2
-            && (path.ends_with("config.xml") || path.extension().is_some_and(|ending| ending == "kiwi"))
-    };
     let mut descriptions = files.keys().filter(|path| is_description(path));
     let (Some(description), None) = (descriptions.next(), descriptions.next()) else {
         return Err(Never::Description);
     };
-    let top = description.parent().unwrap_or(Path::new("")).to_owned();
-    let mut hash = Fields(Sha256::new());
+    let (description, top) = (
+        description.clone(),
+        description.parent().unwrap_or(Path::new("")).to_owned(),
+    );
+    let (mut all, mut others) = (Fields(Sha256::new()), Fields(Sha256::new()));
     for (path, digest) in files {
         let below = path.strip_prefix(&top).ok();
         let first = below.and_then(|below| below.components().next());
@@ -349,10 +379,31 @@ fn early_files(archive: &Bytes, asked: bool) -> Result<[u8; 32], Never> {
         let Some(digest) = digest else {
             return Err(Never::Special(path));
         };
-        hash.add(path.as_os_str().as_encoded_bytes());
-        hash.add(digest);
+        for hash in [Some(&mut all), (path != description).then_some(&mut others)]
+            .into_iter()
+            .flatten()
+        {
+            hash.add(path.as_os_str().as_encoded_bytes());
+            hash.add(digest);
+        }
     }
-    Ok(hash.0.finalize().into())
+    let without_packages = described
+        .and_then(|text| similar::without_packages(&text))
+        .map(|digest| {
+            others.add(description.as_os_str().as_encoded_bytes());
+            others.add(digest);
+            others.0.finalize().into()
+        });
+    Ok(Early {
+        all: all.0.finalize().into(),
+        without_packages,
+    })
+}
+
+/// Whether a path of an archive is a place for kiwi's description.
+fn is_description(path: &Path) -> bool {
+    path.components().count() <= 2
+        && (path.ends_with("config.xml") || path.extension().is_some_and(|ending| ending == "kiwi"))
 }
 
 #[cfg(test)]
@@ -386,7 +437,7 @@ mod tests {
 
     fn if_asked(asked: bool, entries: &[Entry<'_>]) -> Result<String, String> {
         early_files(&archive(entries), asked)
-            .map(hex::encode)
+            .map(|early| hex::encode(early.all))
             .map_err(|never| never.to_string())
     }
 
@@ -407,6 +458,38 @@ mod tests {
         assert_ne!(with(("r/sub/config.sh", FILE, "")).unwrap(), same);
         assert_ne!(with(("config.sh", FILE, "")).unwrap(), same);
         assert_ne!(of(&[("r/config.xml", FILE, "<image />"), base[1]]).unwrap(), same);
+    }
+
+    #[test]
+    fn recipes_are_similar_if_they_differ_in_named_packages_only() {
+        let of = |entries: &[Entry<'_>]| early_files(&archive(entries), false).map(|early| early.without_packages);
+        let with = |text: &str| of(&[("r/config.xml", FILE, text), ("r/other", FILE, "one")]).unwrap();
+        let packages = |names: &str| format!("<image><packages type=\"image\">{names}</packages></image>");
+        let none = with(&packages(""));
+        assert!(none.is_some());
+        assert_eq!(with(&packages("<package name=\"a\"/>")), none);
+        assert_ne!(with(&packages("<ignore name=\"a\"/>")), none);
+        for (path, text) in [
+            ("r/config.xml", "two"),
+            ("r/appliance.kiwi", "one"),
+            ("r/config.xml", ""),
+        ] {
+            let entries = [(path, FILE, &*packages("")), ("r/other", FILE, text)];
+            assert_ne!(of(&entries).unwrap(), none, "{path} {text}");
+        }
+        // What cannot be looked at is similar to nothing.
+        assert_eq!(with(&packages("{% if a %}<package name=\"a\"/>{% endif %}")), None);
+        assert_eq!(
+            with(&packages(&" ".repeat(LARGEST_DESCRIPTION.try_into().unwrap()))),
+            None
+        );
+        assert!(
+            of(&[
+                ("r/config.xml", FILE, "<image/>"),
+                ("r/appliance.kiwi", FILE, "<image/>")
+            ])
+            .is_err()
+        );
     }
 
     #[test]

@@ -18,19 +18,22 @@ pub enum CacheDepth {
     /// The root as it is once all packages of the recipe are installed, if it would be the same.
     #[default]
     Packages,
+    /// As `packages`; and where no root has the packages, that of a similar recipe, in which those that it lacks are installed.
+    Similar,
     /// The whole image, if all that it is made from is the same; else as `packages`.
     Image,
 }
 
 impl CacheDepth {
     /// All depths, in order.
-    pub const ALL: [Self; 3] = [Self::None, Self::Packages, Self::Image];
+    pub const ALL: [Self; 4] = [Self::None, Self::Packages, Self::Similar, Self::Image];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Packages => "packages",
+            Self::Similar => "similar",
             Self::Image => "image",
         }
     }
@@ -44,7 +47,7 @@ impl fmt::Display for CacheDepth {
 
 /// A name that is no depth.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no depth of reuse called `{0}`: it is one of none, packages, image")]
+#[error("there is no depth of reuse called `{0}`: it is one of none, packages, similar, image")]
 pub struct UnknownCacheDepth(String);
 
 impl FromStr for CacheDepth {
@@ -61,7 +64,7 @@ impl FromStr for CacheDepth {
 pub struct LayerUse {
     /// What was done.
     pub outcome: LayerOutcome,
-    /// The reason, where nothing was reused.
+    /// The reason, where nothing was reused; where a root was extended, what was added to it.
     pub why: Option<String>,
     /// SHA-256 of the layer, hexadecimal, where there is one.
     pub sha256: Option<String>,
@@ -81,6 +84,8 @@ pub struct LayerUse {
 pub enum LayerOutcome {
     /// The root was made from it.
     Reused,
+    /// The root was made from that of a similar recipe, and the packages that it lacked were installed.
+    Extended,
     /// The packages were installed, and the layer is kept for later jobs.
     Kept,
     /// The packages were installed, and no layer is kept.
@@ -94,6 +99,7 @@ impl LayerOutcome {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reused => "reused",
+            Self::Extended => "extended",
             Self::Kept => "kept",
             Self::Passed => "passed",
             Self::Image => "image",

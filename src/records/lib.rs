@@ -31,6 +31,7 @@ pub mod schedule;
 pub mod secret;
 pub mod set;
 pub mod shell;
+pub mod similar;
 pub mod step;
 pub mod time;
 pub mod token;

@@ -115,6 +115,44 @@ impl Repository {
         Self::serve(dir)
     }
 
+    /// Adds a package for any architecture to a repository of [`Repository::debian_in`], with a file of its own, further `fields`,
+    /// and a `script` that runs when it is configured.
+    pub fn add_deb(&self, name: &str, version: &str, fields: &str, script: &str) {
+        let program = r#"
+            work=$(mktemp -d "$1/work.XXXXXX")
+            mkdir -p "$work/DEBIAN" "$work/etc"
+            echo "$3" > "$work/etc/$2"
+            printf '#!/bin/sh
+set -e
+%s
+' "$5" > "$work/DEBIAN/postinst"
+            chmod 755 "$work/DEBIAN/postinst"
+            { printf 'Package: %s
+Version: %s
+Architecture: all
+Maintainer: Kiln <kiln@example.org>
+' "$2" "$3"
+              [ -z "$4" ] || printf '%s
+' "$4"
+              echo "Description: a file and a script"; } > "$work/DEBIAN/control"
+            deb=pool/$2_$3_all.deb
+            dpkg-deb --root-owner-group -Znone --build "$work" "$1/$deb" > /dev/null
+            { cat "$work/DEBIAN/control"
+              echo "Filename: $deb"
+              echo "Size: $(stat -c %s "$1/$deb")"
+              echo "SHA256: $(sha256sum "$1/$deb" | cut -d' ' -f1)"
+              echo; } | tee -a "$1"/dists/tiny/main/binary-*/Packages > /dev/null
+            rm -r "$work"
+            cd "$1/dists/tiny"
+            sed -i '/^SHA256:/q' Release
+            for list in main/*/Packages; do
+                printf ' %s %s %s
+' "$(sha256sum "$list" | cut -d' ' -f1)" "$(stat -c %s "$list")" "$list"
+            done >> Release"#;
+        let dir = self.dir.to_str().unwrap();
+        tool("bash", &["-euc", program, "bash", dir, name, version, fields, script]);
+    }
+
     /// As [`Repository::shell`] without the packages for the host, which are only listed; in the empty directory `dir`.
     pub fn shell_without_hosts(dir: &Path) -> Self {
         fs_err::os::unix::fs::symlink(shell_dir().join(foreign()), dir.join(foreign())).unwrap();

@@ -13,9 +13,6 @@ use crate::{
     programs::Programs,
 };
 
-/// kiwi, in the toolbox's virtual environment.
-const KIWI: &str = "/opt/kiwi/bin/kiwi-ng";
-
 /// The configuration by which the toolbox's apt learns the target architecture.
 const APT_CONFIG: &str = "/etc/apt/apt.conf.d/50kiln";
 
@@ -42,46 +39,42 @@ pub struct PrepareRoot<'a> {
     pub emulator: Option<&'a Emulator>,
     /// Whether the recipe has the image type `tbz`, which IMS builds.
     pub has_tbz: bool,
-    /// kiwi as it is run with pauses, if it is.
-    pub pausing: Option<Command>,
     /// The date that programs put into files instead of the time of day, in seconds since 1970, if there is one.
     pub epoch: Option<u32>,
 }
 
-/// Makes the root that a recipe describes. Programs that ran under the emulator are added to `programs`, whatever the
+/// Makes the root that a recipe describes, by `kiwi`, which has no arguments of its own yet. Programs that ran under the emulator are added to `programs`, whatever the
 /// result.
 ///
 /// # Errors
 ///
 /// `build_failed`, or a more specific code, with the first cause that kiwi's output names.
 pub async fn prepare_root(
-    mut request: PrepareRoot<'_>,
+    mut kiwi: Command,
+    request: PrepareRoot<'_>,
     programs: &mut Programs,
     events: &Events,
 ) -> Result<(), Failure> {
-    let mut command = request.pausing.take().unwrap_or_else(|| Command::new(KIWI));
     // Only the detailed log on standard output contains the messages of the tools that kiwi runs.
-    command.args(["--logfile", "stdout", "--debug"]);
+    kiwi.args(["--logfile", "stdout", "--debug"]);
     if request.has_tbz {
-        command.args(["--type", "tbz"]);
+        kiwi.args(["--type", "tbz"]);
     }
-    command
-        .args([
-            "--target-arch",
-            request.arch.name(),
-            "system",
-            "prepare",
-            "--description",
-        ])
-        .arg(request.recipe);
-    command.arg("--root").arg(request.root);
-    command
-        .env("PYTHONUNBUFFERED", "1")
+    kiwi.args([
+        "--target-arch",
+        request.arch.name(),
+        "system",
+        "prepare",
+        "--description",
+    ])
+    .arg(request.recipe);
+    kiwi.arg("--root").arg(request.root);
+    kiwi.env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
-    date(&mut command, request.epoch);
-    run(command, request.emulator, programs, events)
+    date(&mut kiwi, request.epoch);
+    run(kiwi, request.emulator, programs, events)
         .await?
-        .check_own(|kiwi| cause(&kiwi.tail))?;
+        .check_own(|finished| cause(&finished.tail))?;
     run_image_script(&request, programs, events).await
 }
 
@@ -126,11 +119,13 @@ fn cause(said: &[String]) -> Failure {
     if let Some(known) = cause::known_cause(said) {
         return known;
     }
-    let error = said.iter().rev().find(|line| line.starts_with("[ ERROR"));
-    let Some(error) = error
-        .map(|line| cause::text_of(line))
-        .or_else(|| cause::last_words(said))
-    else {
+    let error = said.iter().rposition(|line| line.starts_with("[ ERROR"));
+    let error = error.map(|at| match (cause::text_of(&said[at]), said.get(at + 1)) {
+        // Only the error's name is in its line.
+        (name, Some(text)) if name.ends_with(':') && !name.contains(' ') => format!("{name} {text}"),
+        (text, _) => text.to_owned(),
+    });
+    let Some(error) = error.or_else(|| cause::last_words(said).map(str::to_owned)) else {
         return Failure::new(Code::BuildFailed, "kiwi failed without a message");
     };
     if ["config.sh", "images.sh"].iter().any(|script| error.contains(script)) {
@@ -156,6 +151,11 @@ mod tests {
                 "[ ERROR   ]: 07:40:20 | KiwiRuntimeError: something new\nthe end\n",
                 Code::BuildFailed,
                 "kiwi: KiwiRuntimeError: something new",
+            ),
+            (
+                "[ ERROR   ]: 07:40:20 | KiwiPackagesDeletePhaseFailed: \nSystem package deletion failed: why\nFurther details\n",
+                Code::BuildFailed,
+                "kiwi: KiwiPackagesDeletePhaseFailed: System package deletion failed: why",
             ),
             (
                 "[ ERROR   ]: 07:40:20 | KiwiScriptFailed: config.sh failed:\n",

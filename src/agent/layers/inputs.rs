@@ -44,7 +44,16 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     let tools = fs_err::read(TOOLS).map_err(|error| error.to_string())?;
     let mut hash = Sha256::new();
     hash.update(Sha256::digest(tools));
-    hash.update(early_files(recipe).map_err(|error| error.to_string())?);
+    let similar = kiwi_config::without_packages(recipe, arch).map_err(|failure| failure.detail)?;
+    let similar = similar.map(|(description, rest)| {
+        let mut hash = hash.clone();
+        hash.update(rest);
+        let files = early_files(recipe, Some(&description)).map_err(|error| error.to_string())?;
+        hash.update(files);
+        Ok::<_, String>(hex::encode(hash.finalize()))
+    });
+    let similar = similar.transpose()?;
+    hash.update(early_files(recipe, None).map_err(|error| error.to_string())?);
     let here = hex::encode(hash.clone().finalize());
     for (repository, found) in metadata.iter().zip(&repositories) {
         for text in [repository.shown.as_str(), &found.metadata, &found.sha256] {
@@ -54,15 +63,15 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     }
     let found = hex::encode(hash.finalize());
     Ok(Found {
-        inputs: LayerInputs { found, here },
+        inputs: LayerInputs { found, here, similar },
         repositories,
         metadata,
     })
 }
 
-/// A digest of a recipe's early files as its templates were rendered. The server knows these files as they are in the archive, and
-/// a template may include a late one.
-fn early_files(recipe: &Path) -> io::Result<[u8; 32]> {
+/// A digest of a recipe's early files but `one`, as its templates were rendered. The server knows these files as they are in the
+/// archive, and a template may include a late one.
+fn early_files(recipe: &Path, one: Option<&Path>) -> io::Result<[u8; 32]> {
     let mut hash = Sha256::new();
     let mut pending = vec![PathBuf::new()];
     while let Some(dir) = pending.pop() {
@@ -70,7 +79,7 @@ fn early_files(recipe: &Path) -> io::Result<[u8; 32]> {
         names.sort_by_key(fs_err::DirEntry::file_name);
         for entry in names {
             let path = dir.join(entry.file_name());
-            if LATE.iter().any(|late| path == Path::new(late)) {
+            if LATE.iter().any(|late| path == Path::new(late)) || one == Some(&path) {
                 continue;
             }
             let kind = entry.file_type()?;
@@ -158,7 +167,7 @@ mod tests {
             fs_err::create_dir_all(path.parent().unwrap()).unwrap();
             fs_err::write(path, text).unwrap();
         };
-        let now = || early_files(recipe.path()).unwrap();
+        let now = || early_files(recipe.path(), None).unwrap();
         write("config.xml", "<image/>");
         let before = now();
         for late in ["config.sh", "images.sh", "root/etc/motd", "kiln.lock"] {

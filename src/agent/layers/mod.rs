@@ -5,6 +5,7 @@
 
 mod inputs;
 mod own;
+mod similar;
 mod tree;
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -26,13 +27,14 @@ use tokio::process::Command;
 
 pub(crate) use self::inputs::repositories;
 
-use self::inputs::Found;
+use self::{inputs::Found, similar::Lack};
 use crate::{
     building::Building,
     digest, fetch, packages,
     process::{self, blocking},
     squashfs::Unpacked,
     twins::Twins,
+    wanted::Wanted,
 };
 
 /// Why the root cannot be the layer's.
@@ -43,13 +45,28 @@ enum Trouble {
     Within(Failure),
 }
 
+/// What is done about kiwi's question before packages are installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// All packages are installed.
+    Install,
+    /// They are in the root.
+    Restored,
+    /// The root is that of a similar recipe, and what it lacks is installed.
+    Brought,
+    /// The root is to be made anew.
+    Broken,
+}
+
 /// The layer of a job.
 pub(crate) struct Layers<'a> {
     building: Building<'a>,
     found: Found,
     layer: FoundLayer,
-    /// Whether the root is neither what it was nor the layer's.
+    /// Whether the layer has broken a root, and is not used again.
     broken: AtomicBool,
+    /// What a root that is being extended must have in the end.
+    extends: Mutex<Option<(Wanted, Lack)>>,
     /// What the server knows was done about the layer. A root that is made once more does the same again.
     settled: Mutex<Option<LayerOutcome>>,
 }
@@ -85,11 +102,12 @@ impl<'a> Layers<'a> {
             found,
             layer,
             broken: AtomicBool::new(false),
+            extends: Mutex::new(None),
             settled: Mutex::new(None),
         }))
     }
 
-    /// Whether the root must be made anew, without a layer.
+    /// Whether a root had to be made anew, without the layer.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
@@ -112,54 +130,132 @@ impl<'a> Layers<'a> {
         self.layer.installed.as_ref()
     }
 
-    /// Puts the layer in the place of the root, if there is one, and gives its `twins` what came with it. Returns the answer
-    /// for kiwi.
+    /// Puts the layer in the place of the root, if there is one with its packages, and gives its `twins` what came with it.
     ///
     /// # Errors
     ///
     /// The server does not take what it is told.
-    pub(crate) async fn before(&self, twins: Option<&Twins>) -> Result<&'static str, Failure> {
-        let events = self.building.events;
-        let known = self.settled();
-        if known.is_some_and(|outcome| outcome != LayerOutcome::Reused) {
-            return Ok("go on");
+    pub(crate) async fn before(&self, twins: Option<&Twins>) -> Result<Before, Failure> {
+        if self.layer.is_similar || !self.may_be(LayerOutcome::Reused) {
+            return Ok(Before::Install);
         }
+        let before = self.bring(twins, Before::Restored).await?;
+        if before == Before::Restored {
+            if self.settled().is_none() {
+                let used = self.used(LayerOutcome::Reused, None, self.of_layer());
+                self.settle(used, Vec::new()).await?;
+            }
+            let text = "the packages are those of an earlier job: its root after them is reused";
+            self.building.events.say(text).await;
+        }
+        Ok(before)
+    }
+
+    /// Puts the layer of a similar recipe in the place of the root, if there is one that lacks only some of the packages that are
+    /// `wanted`. Once they are installed, [`Self::extended`] must look at them.
+    ///
+    /// # Errors
+    ///
+    /// The layer was used for an earlier root of this job, and cannot be for this one.
+    pub(crate) async fn extend(&self, wanted: &Wanted, twins: Option<&Twins>) -> Result<Before, Failure> {
+        if !self.layer.is_similar || !self.may_be(LayerOutcome::Extended) {
+            return Ok(Before::Install);
+        }
+        let lack = self.installed().ok_or_else(|| "its packages are not known".to_owned());
+        let lack = match lack.and_then(|installed| similar::lack(wanted, installed)) {
+            Ok(lack) => lack,
+            Err(why) => {
+                return self
+                    .install(format!("the root of a similar recipe is not used: {why}"))
+                    .await;
+            }
+        };
+        let before = self.bring(twins, Before::Brought).await?;
+        if before == Before::Brought {
+            let text = format!("the root of a similar recipe is used: {lack}");
+            self.building.events.say(text).await;
+            *locked(&self.extends) = Some((wanted.clone(), lack));
+        }
+        Ok(before)
+    }
+
+    /// Whether the root is that of a similar recipe, and is being extended.
+    pub(crate) fn extends(&self) -> bool {
+        locked(&self.extends).is_some()
+    }
+
+    /// Whether a root that was extended has the packages that were wanted. Otherwise it must be made anew.
+    ///
+    /// # Errors
+    ///
+    /// The server does not take what it is told.
+    pub(crate) async fn extended(&self, installed: &Installed) -> Result<bool, Failure> {
+        let extends = locked(&self.extends).take();
+        let Some((wanted, lack)) = extends else { return Ok(true) };
+        if let Err(why) = similar::check(&wanted, installed) {
+            self.give_up(&why).await;
+            return Ok(false);
+        }
+        if self.settled().is_none() {
+            let used = self.used(LayerOutcome::Extended, Some(lack.to_string()), &self.found.repositories);
+            self.settle(used, Vec::new()).await?;
+        }
+        Ok(true)
+    }
+
+    /// Has the root be made anew, without the layer.
+    pub(crate) async fn give_up(&self, why: &str) {
+        locked(&self.extends).take();
+        self.broken.store(true, Ordering::Relaxed);
+        let text = format!("the root is made without a layer, for this one cannot be used: {why}");
+        self.building.events.say(text).await;
+    }
+
+    /// Whether a layer may be used in this way: a root that is made once more has the same as the one before.
+    fn may_be(&self, outcome: LayerOutcome) -> bool {
+        !self.is_broken() && self.settled().is_none_or(|settled| settled == outcome)
+    }
+
+    /// Goes on without a layer, for this reason, if that is what the server knows.
+    async fn install(&self, why: String) -> Result<Before, Failure> {
+        if self.settled().is_some() {
+            // The record says that the layer was used.
+            return Err(Failure::new(Code::ImageUnreachable, why));
+        }
+        self.building.events.say(why).await;
+        let _ = fs_err::remove_file(self.building.outputs.base());
+        Ok(Before::Install)
+    }
+
+    /// Puts the layer in the place of the root, which then is `brought`.
+    async fn bring(&self, twins: Option<&Twins>, brought: Before) -> Result<Before, Failure> {
         match self.restore().await {
             Ok(()) => {}
-            // The record says that the layer was reused.
-            Err(Trouble::Before(why)) if known.is_some() => return Err(Failure::new(Code::ImageUnreachable, why)),
-            Err(Trouble::Before(why)) => {
-                events.say(format!("packages are installed: {why}")).await;
-                let _ = fs_err::remove_file(self.building.outputs.base());
-                return Ok("go on");
-            }
+            Err(Trouble::Before(why)) => return self.install(format!("packages are installed: {why}")).await,
+            Err(Trouble::Within(failure)) if self.settled().is_some() => return Err(failure),
             Err(Trouble::Within(failure)) => {
-                let text = format!("the root is made without a layer, for this one cannot be used: {failure}");
-                events.say(text).await;
-                self.broken.store(true, Ordering::Relaxed);
-                return Ok("broken");
+                self.give_up(&failure.to_string()).await;
+                return Ok(Before::Broken);
             }
-        }
-        let layer = self.layer.layer.as_ref();
-        let used = LayerUse {
-            outcome: LayerOutcome::Reused,
-            why: None,
-            sha256: layer.and_then(|layer| layer.sha256.clone()),
-            size: layer.map(|layer| layer.size),
-            image: None,
-            repositories: self.of_layer().to_vec(),
-        };
-        if known.is_none() {
-            self.settle(used, Vec::new()).await?;
         }
         if let Some(twins) = twins {
             self.restore_twins(twins).await;
             twins.restored();
         }
-        events
-            .say("the packages are those of an earlier job: its root after them is reused")
-            .await;
-        Ok("restored")
+        Ok(brought)
+    }
+
+    /// What is said of the layer's use.
+    fn used(&self, outcome: LayerOutcome, why: Option<String>, repositories: &[RepositoryState]) -> LayerUse {
+        let layer = self.layer.layer.as_ref();
+        LayerUse {
+            outcome,
+            why,
+            sha256: layer.and_then(|layer| layer.sha256.clone()),
+            size: layer.map(|layer| layer.size),
+            image: None,
+            repositories: repositories.to_vec(),
+        }
     }
 
     async fn restore(&self) -> Result<(), Trouble> {
@@ -357,7 +453,7 @@ impl<'a> Layers<'a> {
     }
 
     fn settled(&self) -> Option<LayerOutcome> {
-        *self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.settled)
     }
 
     async fn settle(&self, used: LayerUse, anew: Vec<String>) -> Result<Option<PackageUrl>, Failure> {
@@ -368,9 +464,13 @@ impl<'a> Layers<'a> {
             anew,
         };
         let answer = self.building.channel.settle_layer(&settled).await?;
-        *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        *locked(&self.settled) = Some(outcome);
         Ok(answer.url)
     }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Goes on without a layer, and says so: a layer that is not settled could still be settled by the recipe.

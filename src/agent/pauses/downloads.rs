@@ -7,27 +7,22 @@
 
 use std::{
     collections::BTreeSet,
-    path::{Component, Path},
+    path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use kiln_records::protocol::{LARGEST_PACKAGE, PackageFile, PackageUrl};
-use tokio::{io::AsyncReadExt, task::JoinHandle, time::timeout};
+use kiln_records::{
+    Installed,
+    protocol::{LARGEST_PACKAGE, PackageUrl},
+};
+use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     building::Building,
     packages::{self, Shared},
+    wanted::{CACHE, Wanted},
 };
-
-/// What will be installed: a line `SHA256 SIZE PATH` for each package, whose path is below [`CACHE`]. kiwi.py has it written.
-const WANTED: &str = "/run/kiln-wanted-packages";
-
-/// Where kiwi's package managers keep what they fetched.
-const CACHE: &str = "/var/cache/kiwi";
-
-/// The most bytes of that list. A package takes some 200.
-const LONGEST: u64 = 8 << 20;
 
 /// How long packages of other jobs are waited for. Whatever has not come by then is downloaded.
 const GETTING: Duration = Duration::from_mins(5);
@@ -43,22 +38,12 @@ pub(super) struct Downloads {
 }
 
 impl Downloads {
-    /// Gets what other jobs have shared of the packages that will be installed. All others are fetched, which is no failure.
-    pub(super) async fn get(&self, building: Building<'_>) {
+    /// Gets what other jobs have shared of the packages that are `wanted` and not `there`. All others are fetched, which is no failure.
+    pub(super) async fn get(&self, building: Building<'_>, wanted: &Wanted, there: Option<&Installed>) {
         let Building {
             channel, http, events, ..
         } = building;
-        let mut list = String::new();
-        let Ok(file) = fs_err::tokio::File::open(WANTED).await else {
-            return;
-        };
-        let read = file.take(LONGEST).read_to_string(&mut list).await;
-        // A root that is made once more has a list of its own.
-        let _ = fs_err::tokio::remove_file(WANTED).await;
-        if read.is_err() {
-            return;
-        }
-        let wanted = wanted(&list, Path::new(CACHE));
+        let wanted = to_fetch(wanted, there, Path::new(CACHE));
         let count = wanted.len();
         for dir in wanted.iter().filter_map(|shared| shared.path.parent()) {
             if fs_err::tokio::create_dir_all(dir).await.is_err() {
@@ -108,75 +93,67 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The packages in a list that can be shared, each with its place in `cache`, without those that are there.
-fn wanted(list: &str, cache: &Path) -> Vec<Shared> {
+/// The packages that can be shared, each with its place in `cache`, without those that need not be fetched.
+fn to_fetch(wanted: &Wanted, there: Option<&Installed>, cache: &Path) -> Vec<Shared> {
+    let there: BTreeSet<_> = there
+        .into_iter()
+        .flat_map(|installed| &installed.packages)
+        .filter_map(|package| package.sha256.as_deref())
+        .collect();
     let mut paths = BTreeSet::new();
-    list.lines()
-        .filter_map(entry)
-        .filter(|(path, file)| file.size <= LARGEST_PACKAGE && paths.insert(*path))
+    wanted
+        .packages
+        .iter()
+        .filter(|(path, file)| file.size <= LARGEST_PACKAGE && paths.insert(path))
+        .filter(|(_, file)| !there.contains(&*file.sha256))
         .map(|(path, file)| Shared {
-            file,
+            file: file.clone(),
             path: cache.join(path),
         })
         .filter(|shared| fs_err::symlink_metadata(&shared.path).is_err())
         .collect()
 }
 
-/// A line of the list. `None` for any other line, and for a path that no package has.
-fn entry(line: &str) -> Option<(&str, PackageFile)> {
-    let mut words = line.splitn(3, ' ');
-    let (sha256, size, path) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
-    let is_digest = sha256.len() == 64 && sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let is_below = Path::new(path)
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)));
-    let name = path.rsplit('/').next()?;
-    let stem = name.strip_suffix(".deb").or_else(|| name.strip_suffix(".rpm"))?;
-    let is_name = !stem.is_empty() && !stem.starts_with('.');
-    let sha256 = sha256.to_owned();
-    (is_digest && is_below && is_name).then_some((path, PackageFile { sha256, size }))
-}
-
 #[cfg(test)]
 mod tests {
+    use kiln_records::{InstalledPackage, protocol::PackageFile};
+
     use super::*;
 
-    const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-
     #[test]
-    fn a_list_of_packages_is_read() {
+    fn only_what_has_to_be_fetched_is_looked_for() {
         let cache = tempfile::tempdir().unwrap();
         fs_err::create_dir(cache.path().join("archives")).unwrap();
         fs_err::write(cache.path().join("archives/there_1_all.deb"), "").unwrap();
-        let too_large = LARGEST_PACKAGE + 1;
-        let list = [
-            format!("{DIGEST} 70 archives/c++_1%3a12~rc1_arm64.deb"),
-            format!("{DIGEST} 7 dnf/cache/one-01/packages/a b-1.noarch.rpm"),
-            format!("{} 7 archives/upper_1_all.deb", DIGEST.to_uppercase()),
-            format!("{} 7 archives/short_1_all.deb", &DIGEST[1..]),
-            format!("{DIGEST} -1 archives/less_1_all.deb"),
-            format!("{DIGEST} 7 archives/../../out_1_all.deb"),
-            format!("{DIGEST} 7 /absolute_1_all.deb"),
-            format!("{DIGEST} 7 archives/.hidden.deb"),
-            format!("{DIGEST} 7 archives/.deb"),
-            format!("{DIGEST} 7 archives/lock"),
-            format!("{DIGEST} 7 archives/there_1_all.deb"),
-            format!("{DIGEST} {too_large} archives/large_1_all.deb"),
-            format!("{DIGEST} 8 archives/c++_1%3a12~rc1_arm64.deb"),
-            format!("{DIGEST} 7"),
-            String::new(),
+        let file = |sha256: &str, size| PackageFile {
+            sha256: sha256.to_owned(),
+            size,
+        };
+        let packages = [
+            ("archives/new_1_all.deb", file("a", 7)),
+            ("archives/there_1_all.deb", file("b", 7)),
+            ("archives/large_1_all.deb", file("c", LARGEST_PACKAGE + 1)),
+            ("archives/new_1_all.deb", file("d", 8)),
+            ("archives/installed_1_all.deb", file("e", 7)),
         ];
-        let found: Vec<_> = wanted(&list.join("\n"), cache.path())
-            .into_iter()
-            .map(|shared| (shared.path, shared.file.size, shared.file.sha256))
-            .collect();
-        let at = |path: &str, size| (cache.path().join(path), size, DIGEST.to_owned());
-        assert_eq!(
-            found,
-            [
-                at("archives/c++_1%3a12~rc1_arm64.deb", 70),
-                at("dnf/cache/one-01/packages/a b-1.noarch.rpm", 7)
-            ]
-        );
+        let wanted = Wanted {
+            packages: packages.map(|(path, file)| (path.to_owned(), file)).to_vec(),
+            is_whole: true,
+        };
+        let installed = Installed {
+            packages: vec![InstalledPackage {
+                name: "installed".to_owned(),
+                version: "1".to_owned(),
+                arch: "all".to_owned(),
+                sha256: Some("e".to_owned()),
+            }],
+            ..Installed::default()
+        };
+        let digests = |there| -> Vec<_> {
+            let found = to_fetch(&wanted, there, cache.path()).into_iter();
+            found.map(|shared| shared.file.sha256).collect()
+        };
+        assert_eq!(digests(None), ["a", "e"]);
+        assert_eq!(digests(Some(&installed)), ["a"]);
     }
 }

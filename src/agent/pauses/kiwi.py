@@ -1,10 +1,11 @@
 """Runs kiwi, and asks the agent before packages are installed, and after them. The agent may bring the root that an
 earlier job had at that point; kiwi then goes on as if it had installed the packages itself. Otherwise kiwi's package
-manager says what it will install, and the agent is asked once more: packages that it brings need no download.
+manager says what it will install, and the agent is asked once more: packages that it brings need no download, or it brings
+the root of a similar recipe, in which kiwi then installs what is missing.
 
-kiwi also reads in another way than its own what commands say.
+kiwi also reads in another way than its own what commands say, and its apt finds the packages that it shall remove.
 
-Arguments: the agent's socket, then those of kiwi-ng.
+Arguments: the agent's socket, or - to ask nothing, then those of kiwi-ng.
 """
 import os
 import select
@@ -34,6 +35,9 @@ LATE = ("config.sh", "images.sh")
 # What will be installed, for the agent: the SHA-256, the size and the path below kiwi's cache of each package.
 WANTED = "/run/kiln-wanted-packages"
 
+# A directory without packages.
+NO_ARCHIVES = "/run/kiln-no-archives/"
+
 # Where dnf finds its plugin, which writes that list, and the program that makes it from zypper's answer.
 DNF_PLUGINS = "/run/kiln-dnf"
 ZYPPER_LIST = "/run/kiln-zypper-list.py"
@@ -44,8 +48,13 @@ call_post_bootstrap_script = SystemSetup.call_post_bootstrap_script
 answer = ""
 hidden = []
 
-# What the package manager will be asked for later than in its first call, until that is said.
+# Where dpkg notes the packages of a root. kiwi has apt look elsewhere, where it never finds any.
+INSTALLED = "/var/lib/dpkg/status"
+
+# What the package manager will be asked for later than in its first call, until that is said; and the packages that apt then
+# says it will install.
 wanted = None
+listed = []
 
 
 def ask(question):
@@ -60,7 +69,7 @@ def hide(root):
     os.makedirs(aside, exist_ok=True)
     for name in LATE:
         path, away = os.path.join(root, "image", name), os.path.join(aside, name)
-        if answer == "go on" and os.path.lexists(path):
+        if answer in ("go on", "brought") and os.path.lexists(path):
             # The root is a mount of its own.
             shutil.move(path, away)
             hidden.append((path, away))
@@ -72,14 +81,27 @@ def bring_back():
         shutil.move(away, path)
 
 
-def bootstrap(self, manager, *arguments, **options):
-    global answer, wanted
-    answer = ask("before")
+class Brought(BaseException):
+    """The root is that of a similar recipe, so there is nothing to bootstrap. kiwi catches what is an Exception."""
+
+
+def listen(question):
+    global answer
+    answer = ask(question)
     if answer == "broken":
         raise RuntimeError("the root of an earlier job could not be brought")
-    if answer != "restored":
-        wanted = wanted_later(self.xml_state)
+
+
+def bootstrap(self, manager, *arguments, **options):
+    global wanted
+    listen("before")
+    if answer == "restored":
+        return
+    wanted = wanted_later(self.xml_state)
+    try:
         install_bootstrap(self, manager, *arguments, **options)
+    except Brought:
+        manager.cleanup_requests()
 
 
 def wanted_later(state):
@@ -133,14 +155,29 @@ class AskingCommand(Command):
 
     @staticmethod
     def run(command, *environment, **options):
+        if answer == "brought" and command[-1] == "update":
+            # The lists are there already.
+            return None
         result = Command.run(command, *environment, **options)
         # The first update is that of the new root's lists.
         if wanted is not None and command[0] == "apt-get" and command[-1] == "update":
-            say_wanted(list_by_apt, command[:-1], *environment)
+            # This file of kiwi's lies in the root.
+            with open(command[command.index("-c") + 1]) as file:
+                settings = file.read()
+            try:
+                say_wanted(list_by_apt, command[:-1], *environment)
+            except Brought:
+                with open(file.name, "w") as file:
+                    file.write(settings)
+                raise
         return result
 
     @staticmethod
     def call(command, *environment, **options):
+        if command[2:3] == ["apt-get"] and "--auto-remove" in command:
+            # After the file of settings, which has another place.
+            place = command.index("--auto-remove")
+            command = [*command[:place], "-o", f"Dir::State::status={INSTALLED}", *command[place:]]
         listing = {"dnf4": list_by_dnf, "dnf-3": list_by_dnf, "zypper": list_by_zypper}.get(command[0])
         if wanted is not None and listing:
             say_wanted(listing, command, *environment)
@@ -153,21 +190,26 @@ def say_wanted(listing, command, *environment):
     wanted = None
     # What cannot be installed is kiwi's to say.
     if os.path.exists(WANTED):
-        ask("lists")
+        listen("lists")
+    if answer == "brought":
+        raise Brought()
 
 
 def list_by_apt(command, *environment):
-    # No digest but this one is used.
-    options = ["-o", "Acquire::ForceHash=SHA256", "--print-uris", "install"]
-    listed = Command.run([*command, *options, *wanted], *environment, raise_on_error=False)
-    if not listed or listed.returncode != 0:
+    # No digest but this one is used. A package is listed even if it is there: a root may be made once more.
+    os.makedirs(os.path.join(NO_ARCHIVES, "partial"), exist_ok=True)
+    options = ["-o", "Acquire::ForceHash=SHA256", "-o", f"Dir::Cache::archives={NO_ARCHIVES}", "--print-uris", "install"]
+    said = Command.run([*command, *options, *wanted], *environment, raise_on_error=False)
+    if not said or said.returncode != 0:
         return
     with open(WANTED, "w") as file:
-        for line in listed.output.splitlines():
+        for line in said.output.splitlines():
             # 'ADDRESS' NAME SIZE SHA256:DIGEST
             match line.rsplit(" ", 3):
-                case [_, name, size, digest] if digest.startswith("SHA256:"):
-                    file.write(f"{digest[7:].lower()} {size} apt-get/archives/{name}\n")
+                case [address, name, size, digest] if address.startswith("'"):
+                    known = digest[7:].lower() if digest.startswith("SHA256:") else "-"
+                    file.write(f"{known} {size} apt-get/archives/{name}\n")
+                    listed.append(name.partition("_")[0])
 
 
 def list_by_dnf(command, *environment):
@@ -186,7 +228,8 @@ def list_by_zypper(command, *environment):
 
 
 def script(self):
-    if answer == "restored":
+    # In a root that was brought it has run.
+    if answer in ("restored", "brought"):
         return
     # Until all packages are installed: the script may have left a process behind.
     hide(self.root_dir)
@@ -202,7 +245,10 @@ def system(self, manager):
         return
     hide(self.root_dir)
     try:
-        install_system(self, manager)
+        if answer == "brought":
+            install_missing(self, manager)
+        else:
+            install_system(self, manager)
         # Without that answer, nothing of the recipe's own may run.
         if ask("after") != "go on":
             raise RuntimeError("the agent does not want to go on")
@@ -210,9 +256,26 @@ def system(self, manager):
         bring_back()
 
 
+def install_missing(self, manager):
+    own = manager.custom_args
+    try:
+        # Each package by its name, so that apt has nothing to choose. The root's own packages may have left it without DNS.
+        fetch = ["apt-get", *manager.apt_get_args, *own, "-o", f"Dir::State::status={self.root_dir}{INSTALLED}"]
+        Command.run([*fetch, "--download-only", "install", *listed], manager.command_env)
+        manager.bootstrap_packages = listed
+        manager.custom_args = [*own, "-o", f"Dir::State::status={INSTALLED}"]
+        install_system(self, manager)
+    except Exception:
+        # Then all packages are installed.
+        ask("failed")
+        raise
+    manager.custom_args = own
+
+
 command_process.CommandIterator = Lines
 apt.Command = dnf4.Command = zypper.Command = AskingCommand
-SystemSetup.call_post_bootstrap_script = script
-SystemPrepare.install_bootstrap = bootstrap
-SystemPrepare.install_system = system
+if ADDRESS != "-":
+    SystemSetup.call_post_bootstrap_script = script
+    SystemPrepare.install_bootstrap = bootstrap
+    SystemPrepare.install_system = system
 sys.exit(main())

@@ -6,7 +6,10 @@
 //!  ─ before packages ──────▶ a layer may take the place of the root  ◀─▶ FindLayer
 //!                            then as after packages
 //!  ◀──── restored, or go on
-//!  ─ packages are known ───▶ those of other jobs need no download      ◀─▶ FindPackages
+//!  ─ packages are known ───▶ the root of a similar recipe may take its
+//!                            place, and lacks some of them
+//!                            those of other jobs need no download      ◀─▶ FindPackages
+//!  ◀──── brought, or go on
 //!    install …
 //!  ─ after packages ───────▶ the packages and the files they came in ──▶ KeepInstalled
 //!                            a layer may be kept                     ──▶ SettleLayer
@@ -41,10 +44,11 @@ use crate::{
     channel::Channel,
     events::Events,
     inventory,
-    layers::{Layers, repositories},
+    layers::{Before, Layers, repositories},
     outputs::Outputs,
     process::blocking,
     twins::Twins,
+    wanted::Wanted,
 };
 
 /// The program that runs kiwi.
@@ -65,6 +69,17 @@ const PYTHON: &str = "/opt/kiwi/bin/python3";
 
 /// The most packages that are said to have no known digest, one by one.
 const NAMED: usize = 20;
+
+/// Where the packages of a root come from.
+#[derive(Debug, Clone, Copy)]
+enum Origin<'a> {
+    /// All from files that were fetched.
+    Files,
+    /// All from a layer, of which these are known.
+    Layer(Option<&'a Installed>),
+    /// Some from such a layer, the others from files.
+    Both(Option<&'a Installed>),
+}
 
 /// The pauses of a job.
 pub(crate) struct Pauses<'a> {
@@ -116,16 +131,19 @@ impl<'a> Pauses<'a> {
         })
     }
 
-    /// kiwi, run so that it asks.
+    /// kiwi, run so that it asks. Nothing but pauses answers it.
     pub(crate) fn kiwi() -> Command {
-        let mut command = Command::new(PYTHON);
-        command.args([PROGRAM, SOCKET]);
-        command
+        kiwi(SOCKET)
     }
 
-    /// Whether a layer has broken the root.
+    /// Whether a layer has broken a root.
     pub(crate) fn is_broken(&self) -> bool {
         self.layers.as_ref().is_some_and(Layers::is_broken)
+    }
+
+    /// Ends the pauses of a root that is made anew, for a layer has broken it.
+    pub(crate) async fn begin_again(&self) {
+        self.downloads.end().await;
     }
 
     /// Ends the pauses of a root.
@@ -157,28 +175,41 @@ impl<'a> Pauses<'a> {
     async fn answer(&self, mut stream: UnixStream, twins: Option<&Twins>) -> Result<(), Failure> {
         let mut question = String::new();
         let asked = BufReader::new((&mut stream).take(100)).read_line(&mut question).await;
-        let layers = self.layers.as_ref().filter(|layers| !layers.is_broken());
-        let answer = match (question.trim(), layers) {
-            ("before", Some(layers)) => {
-                let answer = layers.before(twins).await?;
-                if answer == "restored" {
-                    self.look(layers.installed().cloned()).await?;
-                }
-                answer
-            }
+        let answer = match (question.trim(), &self.layers) {
             ("before", None) => "as it is",
-            ("lists", _) => {
-                self.downloads.get(self.building).await;
-                "go on"
+            ("before", Some(layers)) => {
+                let before = layers.before(twins).await?;
+                if before == Before::Restored {
+                    let listed = self.list(Origin::Layer(layers.installed())).await?;
+                    let installed = self.tell(listed).await?;
+                    self.compare(installed.as_ref()).await?;
+                }
+                word(before)
+            }
+            ("lists", layers) => {
+                let Some(wanted) = Wanted::take().await else {
+                    return Ok(());
+                };
+                let before = match layers {
+                    Some(layers) => layers.extend(&wanted, twins).await?,
+                    None => Before::Install,
+                };
+                let there = layers.as_ref().and_then(Layers::installed);
+                let there = there.filter(|_| before == Before::Brought);
+                self.downloads.get(self.building, &wanted, there).await;
+                word(before)
             }
             ("after", layers) => {
                 self.downloads.share(self.building);
-                let installed = self.tell(None).await?;
-                // First, so that a build after an update of the lock need not install the packages again.
-                if let Some(layers) = layers {
-                    layers.after(twins).await?;
+                if self.after(layers.as_ref(), twins).await? {
+                    "go on"
+                } else {
+                    "broken"
                 }
-                self.compare(installed.as_ref()).await?;
+            }
+            // What the root of a similar recipe lacks cannot be installed.
+            ("failed", Some(layers)) if layers.extends() => {
+                layers.give_up("what it lacks cannot be installed").await;
                 "go on"
             }
             _ => return Ok(()),
@@ -190,54 +221,83 @@ impl<'a> Pauses<'a> {
         Ok(())
     }
 
-    /// Looks at the packages of a root that a layer has, of which these are known.
-    async fn look(&self, of_layer: Option<Installed>) -> Result<(), Failure> {
-        let installed = self.tell(Some(of_layer.unwrap_or_default())).await?;
-        self.compare(installed.as_ref()).await
+    /// Looks at the root after all packages. Whether kiwi may go on.
+    async fn after(&self, layers: Option<&Layers<'_>>, twins: Option<&Twins>) -> Result<bool, Failure> {
+        let extends = layers.filter(|layers| layers.extends());
+        let origin = match extends {
+            Some(layers) => Origin::Both(layers.installed()),
+            None => Origin::Files,
+        };
+        let listed = self.list(origin).await?;
+        if let Some(layers) = extends {
+            // What cannot be listed has none.
+            let installed = listed.clone().unwrap_or_default();
+            if !layers.extended(&installed).await? {
+                return Ok(false);
+            }
+        }
+        let installed = self.tell(listed).await?;
+        // First, so that a build after an update of the lock need not install the packages again.
+        if let Some(layers) = layers {
+            layers.after(twins).await?;
+        }
+        self.compare(installed.as_ref()).await?;
+        Ok(true)
     }
 
-    /// Tells the server of the packages in the root, if it becomes an image and its packages can be listed. Their digests are
-    /// those of the layer, or else of the files that kiwi downloaded.
-    async fn tell(&self, of_layer: Option<Installed>) -> Result<Option<Installed>, Failure> {
-        let Building {
-            outputs,
-            channel,
-            events,
-            ..
-        } = self.building;
+    /// The packages in the root, if it becomes an image and its packages can be listed.
+    async fn list(&self, origin: Origin<'_>) -> Result<Option<Installed>, Failure> {
+        let Building { outputs, events, .. } = self.building;
         if !self.is_for_image {
             return Ok(None);
         }
-        let (root, aside) = (outputs.root(), outputs.scratch().to_owned());
+        let (of_layer, fetched) = match origin {
+            Origin::Files => (None, true),
+            Origin::Layer(installed) => (installed, false),
+            Origin::Both(installed) => (installed, true),
+        };
         // A layer may be older than what the repositories have by now.
-        let of_layers = of_layer.as_ref().map(|installed| &installed.repositories);
-        let repositories = of_layers.filter(|known| !known.is_empty());
-        let repositories = repositories.unwrap_or(&self.repositories).clone();
+        let of_layers = of_layer.filter(|installed| !fetched && !installed.repositories.is_empty());
+        let repositories = of_layers
+            .map_or(&self.repositories, |installed| &installed.repositories)
+            .clone();
+        let (root, aside) = (outputs.root(), outputs.scratch().to_owned());
+        let of_layer = of_layer.cloned().unwrap_or_default();
         let listed = blocking(move || {
-            list(&root, &aside, of_layer.as_ref())
+            list(&root, &aside, &of_layer, fetched)
                 .map(|installed| Installed {
                     repositories,
                     ..installed
                 })
                 .map_err(|error| Failure::io("cannot list the packages of the root", &error))
         });
-        let installed = match listed.await {
-            Ok(installed) if installed.is_sound() => installed,
+        match listed.await {
+            Ok(installed) if installed.is_sound() => Ok(Some(installed)),
             Ok(installed) => {
                 let count = installed.packages.len();
                 let text =
                     format!("warning: the packages are not recorded: {count} are too many, or their names too long");
                 events.say(text).await;
-                return Ok(None);
+                Ok(None)
             }
-            Err(failure) if failure.code == Code::DiskFull => return Err(failure),
+            Err(failure) if failure.code == Code::DiskFull => Err(failure),
             Err(failure) => {
-                events
-                    .say(format!("warning: the packages are not recorded: {failure}"))
-                    .await;
-                return Ok(None);
+                let text = format!("warning: the packages are not recorded: {failure}");
+                events.say(text).await;
+                Ok(None)
             }
-        };
+        }
+    }
+
+    /// Tells the server of the packages in the root. What was told of an earlier root of the job must be the same.
+    async fn tell(&self, listed: Option<Installed>) -> Result<Option<Installed>, Failure> {
+        let Building {
+            outputs,
+            channel,
+            events,
+            ..
+        } = self.building;
+        let Some(installed) = listed else { return Ok(None) };
         let before = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match before {
             Some(before) if before.packages == installed.packages => return Ok(Some(installed)),
@@ -277,6 +337,22 @@ impl<'a> Pauses<'a> {
     }
 }
 
+/// kiwi, run so that it asks nothing.
+///
+/// # Errors
+///
+/// It cannot be written.
+pub(crate) fn kiwi_alone() -> Result<Command, Failure> {
+    write_programs().map_err(|error| Failure::io("cannot write a program", &error))?;
+    Ok(kiwi("-"))
+}
+
+fn kiwi(address: &str) -> Command {
+    let mut command = Command::new(PYTHON);
+    command.args([PROGRAM, address]);
+    command
+}
+
 fn write_programs() -> std::io::Result<()> {
     for (path, text) in PROGRAMS {
         let path = Path::new(path);
@@ -288,21 +364,32 @@ fn write_programs() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The packages of a root.
-fn list(root: &Path, aside: &Path, of_layer: Option<&Installed>) -> std::io::Result<Installed> {
+/// The packages of a root. Their digests are those of the layer, and otherwise those of the files that they came in, if these were
+/// `fetched`.
+fn list(root: &Path, aside: &Path, of_layer: &Installed, fetched: bool) -> std::io::Result<Installed> {
     let (mut installed, format) = inventory::installed(root, aside)?;
-    match (of_layer, format) {
-        (Some(layer), _) => {
-            let known = layer.digests();
-            for package in &mut installed.packages {
-                let key = (&*package.name, &*package.version, &*package.arch);
-                package.sha256 = known.get(&key).map(|sha256| (*sha256).to_owned());
-            }
-        }
-        (None, Some(format)) => archives::add_digests(Path::new("/"), format, &mut installed.packages)?,
-        (None, None) => {}
+    let known = of_layer.digests();
+    for package in &mut installed.packages {
+        let key = (&*package.name, &*package.version, &*package.arch);
+        package.sha256 = known.get(&key).map(|sha256| (*sha256).to_owned());
+    }
+    if let Some(format) = format.filter(|_| fetched) {
+        installed.packages.sort_by_key(|package| package.sha256.is_none());
+        let first = installed.packages.partition_point(|package| package.sha256.is_some());
+        archives::add_digests(Path::new("/"), format, &mut installed.packages[first..])?;
+        installed.packages.sort();
     }
     Ok(installed)
+}
+
+/// The answer that kiwi.py knows.
+fn word(before: Before) -> &'static str {
+    match before {
+        Before::Install => "go on",
+        Before::Restored => "restored",
+        Before::Brought => "brought",
+        Before::Broken => "broken",
+    }
 }
 
 async fn say(installed: &Installed, events: &Events) {

@@ -207,6 +207,9 @@ pub struct LayerInputs {
     pub found: String,
     /// The same without the repositories.
     pub here: String,
+    /// The same without the repositories and the packages that the description names. Absent where such a recipe's root cannot be
+    /// extended.
+    pub similar: Option<String>,
 }
 
 /// The server's answer about a layer.
@@ -218,6 +221,8 @@ pub struct FoundLayer {
     pub anew: Vec<String>,
     /// The packages in it, as the job that kept it reported them.
     pub installed: Option<Installed>,
+    /// Whether it is that of a similar recipe, which lacks packages or has others.
+    pub is_similar: bool,
     /// Why there can be no layer for the recipe, whatever the agent found.
     pub never: Option<String>,
 }
