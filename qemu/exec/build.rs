@@ -1,5 +1,5 @@
 //! Links the program without C start-up code, and with one segment for all code and constants, which Kiln extracts
-//! from the file (`src/emulation/twins/join.rs`).
+//! from the file (`src/agent/twins/join.rs`).
 
 fn main() {
     for argument in [

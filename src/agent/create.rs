@@ -120,27 +120,25 @@ impl Building<'_> {
                 writers.clone(),
             );
             let mut programs = Programs::default();
-            // A layer that broke a root is not tried again.
-            let was_broken = pauses.is_broken();
             let built = tokio::select! {
                 built = Box::pin(self.root(&mut programs, Pauses::kiwi())) => built,
                 failure = Box::pin(pauses.serve(twins.as_ref())) => Err(failure),
             };
-            let breaks = pauses.is_broken() && !was_broken;
-            // The layer of a root that is made anew may still be kept. None of the recipe's own files has been used.
-            let built = if breaks {
+            let is_broken = pauses.is_broken();
+            let built = if is_broken {
                 pauses.begin_again().await;
-                built
+                let went_on = || Failure::new(Code::BuildFailed, "kiwi went on with a root that a layer has broken");
+                Err(built.err().unwrap_or_else(went_on))
             } else {
                 built.and(pauses.close().await)
             };
             let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;
             let Err(failure) = &ended else { return (execs, ended) };
             let gave_up = failure.code == Code::EmulatorFault && known() != before && roots < MOST_ROOTS;
-            if !breaks && !gave_up {
+            if !is_broken && !gave_up {
                 return (execs, ended);
             }
-            if !breaks {
+            if !is_broken {
                 roots += 1;
                 let text = format!(
                     "the root is made once more, with commands under the emulator from their start whose native twins gave up: {failure}"

@@ -159,9 +159,8 @@ fn uncertain(document: &Document<'_>, config: &KiwiConfig) -> Option<String> {
         if ["include", "certificates", "certificate"].contains(&name) {
             return Some(format!("its description has the element `{name}`"));
         }
-        // kiwi's apt notes outside the root which packages others have brought with them.
-        if manager == "apt" && name == "packages" && node.attribute("type") == Some("uninstall") && node.has_children()
-        {
+        // Package managers may note outside the root, as kiwi's apt does, which packages others have brought with them.
+        if name == "packages" && node.attribute("type") == Some("uninstall") && node.has_children() {
             return Some("it uninstalls packages".to_owned());
         }
         for attribute in node.attributes() {
@@ -539,7 +538,7 @@ mod tests {
                 "<packages type=\"uninstall\"/><packages type=\"delete\"><package name=\"a\"/></packages>",
                 "",
             ),
-            ("zypper", uninstall, ""),
+            ("zypper", uninstall, "it uninstalls packages"),
             ("apt", uninstall, "it uninstalls packages"),
             ("dnf5", "", "its package manager is `dnf5`"),
             (

@@ -24,16 +24,18 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Takes the list, so that a root that is made once more has a list of its own. `None` if there is none that can be read.
-    pub(crate) async fn take() -> Option<Self> {
+    /// Takes the list, so that a root that is made once more has a list of its own. One that cannot be read is empty, and not all.
+    pub(crate) async fn take() -> Self {
         let mut list = String::new();
-        let file = fs_err::tokio::File::open(LIST).await.ok()?;
+        let Ok(file) = fs_err::tokio::File::open(LIST).await else {
+            return Self::default();
+        };
         let read = file.take(LONGEST).read_to_string(&mut list).await;
         let _ = fs_err::tokio::remove_file(LIST).await;
-        let read = read.ok()?;
+        let Ok(read) = read else { return Self::default() };
         let mut wanted = Self::of(&list);
         wanted.is_whole &= (read as u64) < LONGEST;
-        Some(wanted)
+        wanted
     }
 
     fn of(list: &str) -> Self {

@@ -35,6 +35,18 @@ pub(super) fn names(root: &Root) -> io::Result<Vec<[String; 3]>> {
     Ok(paragraphs(&status).map(fields).collect())
 }
 
+/// The configuration files that an earlier version of a package brought, and that the present one has no more: dpkg keeps them.
+pub(super) fn obsolete(root: &Root) -> io::Result<Vec<String>> {
+    let status = status(root)?;
+    // ` PATH MD5 obsolete`, below `Conffiles:`. A description has no such line.
+    let path = |line: &str| {
+        let (path, digest) = line.strip_prefix(" /")?.strip_suffix(" obsolete")?.rsplit_once(' ')?;
+        let is_digest = digest.len() == 32 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_digest.then(|| format!("/{path}"))
+    };
+    Ok(status.lines().filter_map(path).collect())
+}
+
 pub(super) fn read(root: &Root) -> io::Result<Found> {
     let status = status(root)?;
     let (mut packages, mut owned) = (Vec::new(), Owned::default());
@@ -60,4 +72,28 @@ pub(super) fn read(root: &Root) -> io::Result<Found> {
         });
     }
     Ok((packages, owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_dpkg_keeps_of_earlier_versions_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(DPKG_STATUS);
+        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+        let digest = "0123456789abcdef0123456789abcdef";
+        let status = format!(
+            "Package: a\nStatus: install ok installed\nConffiles:\n /etc/a.conf {digest}\n /etc/old one.conf {digest} obsolete\n\
+             Description: a\n /etc/this is obsolete\n is obsolete\n"
+        );
+        fs_err::write(path, status).unwrap();
+        assert_eq!(
+            obsolete(&Root::open(root.path()).unwrap()).unwrap(),
+            ["/etc/old one.conf"]
+        );
+        let empty = tempfile::tempdir().unwrap();
+        assert!(obsolete(&Root::open(empty.path()).unwrap()).is_err());
+    }
 }

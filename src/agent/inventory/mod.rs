@@ -112,6 +112,15 @@ fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
     })
 }
 
+/// The configuration files that upgrades of Debian packages left in the root at `path`.
+///
+/// # Errors
+///
+/// When the database of packages cannot be read.
+pub(super) fn obsolete(path: &Path) -> io::Result<Vec<String>> {
+    debs::obsolete(&Root::open(path)?)
+}
+
 /// The packages in the root at `path` by name, version and architecture, without digests, and their format.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ pub(crate) use self::inputs::repositories;
 use self::{inputs::Found, similar::Lack};
 use crate::{
     building::Building,
-    digest, fetch, packages,
+    digest, fetch, inventory, packages,
     process::{self, blocking},
     squashfs::Unpacked,
     twins::Twins,
@@ -64,6 +64,8 @@ pub(crate) struct Layers<'a> {
     found: Found,
     layer: FoundLayer,
     /// Whether the layer has broken a root, and is not used again.
+    given_up: AtomicBool,
+    /// Whether the present root is broken.
     broken: AtomicBool,
     /// What a root that is being extended must have in the end.
     extends: Mutex<Option<(Wanted, Lack)>>,
@@ -101,15 +103,21 @@ impl<'a> Layers<'a> {
             building,
             found,
             layer,
+            given_up: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             extends: Mutex::new(None),
             settled: Mutex::new(None),
         }))
     }
 
-    /// Whether a root had to be made anew, without the layer.
+    /// Whether the present root must be made anew, without the layer.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
+    }
+
+    /// Tells that the broken root is gone.
+    pub(crate) fn begin_again(&self) {
+        self.broken.store(false, Ordering::Relaxed);
     }
 
     /// The repositories that the packages of the layer are from.
@@ -192,7 +200,12 @@ impl<'a> Layers<'a> {
     pub(crate) async fn extended(&self, installed: &Installed) -> Result<bool, Failure> {
         let extends = locked(&self.extends).take();
         let Some((wanted, lack)) = extends else { return Ok(true) };
-        if let Err(why) = similar::check(&wanted, installed) {
+        let root = self.building.outputs.root();
+        let left = blocking(move || {
+            inventory::obsolete(&root).map_err(|error| Failure::io("cannot list configuration files", &error))
+        });
+        let left = left.await.map_err(|failure| failure.to_string());
+        if let Err(why) = similar::check(&wanted, installed).and_then(|()| similar::nothing_left(&left?)) {
             self.give_up(&why).await;
             return Ok(false);
         }
@@ -206,6 +219,7 @@ impl<'a> Layers<'a> {
     /// Has the root be made anew, without the layer.
     pub(crate) async fn give_up(&self, why: &str) {
         locked(&self.extends).take();
+        self.given_up.store(true, Ordering::Relaxed);
         self.broken.store(true, Ordering::Relaxed);
         let text = format!("the root is made without a layer, for this one cannot be used: {why}");
         self.building.events.say(text).await;
@@ -213,7 +227,7 @@ impl<'a> Layers<'a> {
 
     /// Whether a layer may be used in this way: a root that is made once more has the same as the one before.
     fn may_be(&self, outcome: LayerOutcome) -> bool {
-        !self.is_broken() && self.settled().is_none_or(|settled| settled == outcome)
+        !self.given_up.load(Ordering::Relaxed) && self.settled().is_none_or(|settled| settled == outcome)
     }
 
     /// Goes on without a layer, for this reason, if that is what the server knows.
@@ -377,6 +391,10 @@ impl<'a> Layers<'a> {
         let disk = nix::sys::statvfs::statvfs(&root).map_err(|error| error.to_string())?;
         if disk.blocks_available() < disk.blocks().saturating_sub(disk.blocks_free()) {
             return Err("the disk has too little room for it".to_owned());
+        }
+        let changed = tree::changed_copy(&root, Path::new("/")).map_err(|error| error.to_string())?;
+        if let Some(file) = changed {
+            return Err(format!("/{file} is the sandbox's, and a package has changed it"));
         }
         let mut left_out = tree::others(&root).map_err(|error| error.to_string())?;
         let look = (root.clone(), left_out.clone());

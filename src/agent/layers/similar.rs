@@ -83,6 +83,15 @@ pub(super) fn check(wanted: &Wanted, installed: &Installed) -> Result<(), String
     ))
 }
 
+/// Says which configuration files upgrades left: a root from the beginning would not have them.
+pub(super) fn nothing_left(files: &[String]) -> Result<(), String> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let files = listed(files.iter().map(String::as_str).collect());
+    Err(format!("it keeps configuration files of earlier versions: {files}"))
+}
+
 /// The names of all packages by their digests.
 fn names(wanted: &Wanted) -> Result<BTreeMap<&str, &str>, String> {
     if !wanted.is_whole {

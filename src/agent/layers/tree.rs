@@ -20,10 +20,18 @@ use crate::{
     mksquashfs::{self, MEMORY_MIB, mksquashfs_args, parse_progress},
     process,
     squashfs::end_of_first,
-    twins::layout,
+    twins::{Root, layout},
 };
 
-/// What does not belong to a layer of `root`: what is mounted in it, the recipe's own files, and the mount point of twins.
+/// Files of the sandbox. kiwi copies each into a new root, under this name with `.kiwi`, has a link lead there, and removes the copy
+/// in the end (`kiwi/system/root_bind.py`).
+const OF_SANDBOX: [&str; 3] = ["etc/resolv.conf", "etc/hosts", "etc/sysconfig/proxy"];
+
+/// The largest of these files, in bytes.
+const LARGEST_OF_SANDBOX: u64 = 1 << 20;
+
+/// What does not belong to a layer of `root`: what is mounted in it, the recipe's own files, the mount point of twins, and kiwi's copies
+/// of the sandbox's files.
 ///
 /// # Errors
 ///
@@ -41,7 +49,27 @@ pub(super) fn others(root: &Path) -> io::Result<Vec<PathBuf>> {
             others.insert(below.to_owned());
         }
     }
+    let copies = OF_SANDBOX
+        .iter()
+        .flat_map(|file| [".kiwi", ".sha"].map(|end| PathBuf::from(format!("{file}{end}"))));
+    others.extend(copies.filter(|copy| fs_err::symlink_metadata(root.join(copy)).is_ok()));
     Ok(others.into_iter().collect())
+}
+
+/// The first of kiwi's copies in `root` that is not as in the `sandbox`: scripts that run later would find what was changed.
+///
+/// # Errors
+///
+/// The root cannot be opened.
+pub(super) fn changed_copy(root: &Path, sandbox: &Path) -> io::Result<Option<&'static str>> {
+    let root = Root::open(root)?;
+    let is_changed = |file: &&str| {
+        let copy = PathBuf::from(format!("{file}.kiwi"));
+        let is_gone = matches!(root.modified(&copy), Err(error) if error.kind() == io::ErrorKind::NotFound);
+        let own = fs_err::read(sandbox.join(file)).ok();
+        !is_gone && (own.is_none() || root.content(&copy, LARGEST_OF_SANDBOX) != own)
+    };
+    Ok(OF_SANDBOX.into_iter().find(is_changed))
 }
 
 /// A path of mountinfo, where spaces and the like are octal numbers (proc_pid_mountinfo(5)).
@@ -196,6 +224,37 @@ mod tests {
         ] {
             assert_eq!(unescaped(text.as_bytes()), Path::new(path));
         }
+    }
+
+    #[test]
+    fn the_sandboxs_own_files_are_no_part_of_a_layer() {
+        let (root, sandbox) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (top, path, text) in [
+            (&sandbox, "etc/hosts", "127.0.0.1 one\n"),
+            (&sandbox, "etc/resolv.conf", "nameserver 10.0.0.1\n"),
+            (&root, "etc/hosts.kiwi", "127.0.0.1 one\n"),
+            (&root, "etc/hosts.sha", "0123"),
+            (&root, "etc/resolv.conf.kiwi", "nameserver 10.0.0.1\n"),
+            (&root, "etc/other", ""),
+        ] {
+            let path = top.path().join(path);
+            fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+            fs_err::write(path, text).unwrap();
+        }
+        let found = others(root.path()).unwrap();
+        let of_etc: Vec<_> = found.iter().filter(|path| path.starts_with("etc")).collect();
+        assert_eq!(
+            of_etc,
+            ["etc/hosts.kiwi", "etc/hosts.sha", "etc/resolv.conf.kiwi"].map(Path::new)
+        );
+        let changed = || changed_copy(root.path(), sandbox.path()).unwrap();
+        assert_eq!(changed(), None);
+        fs_err::write(root.path().join("etc/hosts.kiwi"), "127.0.0.1 one two\n").unwrap();
+        assert_eq!(changed(), Some("etc/hosts"));
+        // What is not to be looked at is not as it was.
+        fs_err::remove_file(root.path().join("etc/hosts.kiwi")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", root.path().join("etc/hosts.kiwi")).unwrap();
+        assert_eq!(changed(), Some("etc/hosts"));
     }
 
     #[test]

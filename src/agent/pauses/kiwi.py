@@ -88,7 +88,7 @@ class Brought(BaseException):
 def listen(question):
     global answer
     answer = ask(question)
-    if answer == "broken":
+    if answer in ("", "broken"):
         raise RuntimeError("the root of an earlier job could not be brought")
 
 

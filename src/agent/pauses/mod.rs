@@ -136,14 +136,18 @@ impl<'a> Pauses<'a> {
         kiwi(SOCKET)
     }
 
-    /// Whether a layer has broken a root.
+    /// Whether a layer has broken the root.
     pub(crate) fn is_broken(&self) -> bool {
         self.layers.as_ref().is_some_and(Layers::is_broken)
     }
 
-    /// Ends the pauses of a root that is made anew, for a layer has broken it.
+    /// Ends the pauses of a root that a layer has broken. The next one may still be kept as a layer: none of the recipe's own files
+    /// has been used.
     pub(crate) async fn begin_again(&self) {
         self.downloads.end().await;
+        if let Some(layers) = &self.layers {
+            layers.begin_again();
+        }
     }
 
     /// Ends the pauses of a root.
@@ -176,7 +180,7 @@ impl<'a> Pauses<'a> {
         let mut question = String::new();
         let asked = BufReader::new((&mut stream).take(100)).read_line(&mut question).await;
         let answer = match (question.trim(), &self.layers) {
-            ("before", None) => "as it is",
+            ("before", None) => ALONE,
             ("before", Some(layers)) => {
                 let before = layers.before(twins).await?;
                 if before == Before::Restored {
@@ -187,17 +191,15 @@ impl<'a> Pauses<'a> {
                 word(before)
             }
             ("lists", layers) => {
-                let Some(wanted) = Wanted::take().await else {
-                    return Ok(());
-                };
-                let before = match layers {
-                    Some(layers) => layers.extend(&wanted, twins).await?,
-                    None => Before::Install,
-                };
-                let there = layers.as_ref().and_then(Layers::installed);
-                let there = there.filter(|_| before == Before::Brought);
+                let wanted = Wanted::take().await;
+                let (mut answer, mut there) = (ALONE, None);
+                if let Some(layers) = layers {
+                    let before = layers.extend(&wanted, twins).await?;
+                    there = layers.installed().filter(|_| before == Before::Brought);
+                    answer = word(before);
+                }
                 self.downloads.get(self.building, &wanted, there).await;
-                word(before)
+                answer
             }
             ("after", layers) => {
                 self.downloads.share(self.building);
@@ -223,6 +225,10 @@ impl<'a> Pauses<'a> {
 
     /// Looks at the root after all packages. Whether kiwi may go on.
     async fn after(&self, layers: Option<&Layers<'_>>, twins: Option<&Twins>) -> Result<bool, Failure> {
+        // Whatever it has become: a program in it may ask, too.
+        if self.is_broken() {
+            return Ok(false);
+        }
         let extends = layers.filter(|layers| layers.extends());
         let origin = match extends {
             Some(layers) => Origin::Both(layers.installed()),
@@ -381,6 +387,9 @@ fn list(root: &Path, aside: &Path, of_layer: &Installed, fetched: bool) -> std::
     }
     Ok(installed)
 }
+
+/// The answer where no layer is reused or kept, so that kiwi is left as it is.
+const ALONE: &str = "as it is";
 
 /// The answer that kiwi.py knows.
 fn word(before: Before) -> &'static str {
