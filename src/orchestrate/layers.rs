@@ -222,9 +222,9 @@ impl Orchestrator {
         };
         let similar = early.without_packages.zip(inputs.similar.as_deref());
         Ok(Ok(Keys {
-            key: key("layer 1", early.all, &inputs.found),
-            without_repositories: key("layer 1 without repositories", early.all, &inputs.here),
-            similar: similar.map(|(files, found)| key("layer 1 without packages", files, found)),
+            key: key("layer 2", early.all, &inputs.found),
+            without_repositories: key("layer 2 without repositories", early.all, &inputs.here),
+            similar: similar.map(|(files, found)| key("layer 2 without packages", files, found)),
         }))
     }
 }
