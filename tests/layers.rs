@@ -354,8 +354,8 @@ fn a_foreign_root_of_rpms_is_the_same_from_a_layer() {
         let said: Value = serde_json::from_str(&text).unwrap();
         said["programs"].clone()
     };
-    let (_one, _, log) = cached(&edited("first"));
-    assert!(log.contains(NONE_YET), "{log}");
+    let (_one, _, log) = build(&kiln, &edited("first"), foreign(), &["--cache", "similar", &set]);
+    assert!(log.contains(NONE_YET) && log.contains("that takes apt"), "{log}");
     let first = explained();
     let second = edited("second").with("root/etc/overlay", "new");
     let (_other, reused, log) = cached(&second);

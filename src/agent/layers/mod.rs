@@ -99,6 +99,11 @@ impl<'a> Layers<'a> {
         if let Some(never) = &layer.never {
             return pass(building, never).await;
         }
+        if job.cache == CacheDepth::Similar && found.inputs.similar.is_none() {
+            let why = "that takes apt, and a description that is no template but for `{{ name }}`";
+            let text = format!("no root of a similar recipe is used: {why}");
+            building.events.say(text).await;
+        }
         Ok(Some(Self {
             building,
             found,
