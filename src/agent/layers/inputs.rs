@@ -44,16 +44,16 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     let tools = fs_err::read(TOOLS).map_err(|error| error.to_string())?;
     let mut hash = Sha256::new();
     hash.update(Sha256::digest(tools));
-    let similar = kiwi_config::without_packages(recipe, arch).map_err(|failure| failure.detail)?;
-    let similar = similar.map(|(description, rest)| {
+    let description = kiwi_config::without_packages(recipe, arch).map_err(|failure| failure.detail)?;
+    let name = description.as_ref().map(|(name, _)| name.as_path());
+    let [all, others] = early_files(recipe, name).map_err(|error| error.to_string())?;
+    let similar = description.map(|(_, rest)| {
         let mut hash = hash.clone();
         hash.update(rest);
-        let files = early_files(recipe, Some(&description)).map_err(|error| error.to_string())?;
-        hash.update(files);
-        Ok::<_, String>(hex::encode(hash.finalize()))
+        hash.update(others);
+        hex::encode(hash.finalize())
     });
-    let similar = similar.transpose()?;
-    hash.update(early_files(recipe, None).map_err(|error| error.to_string())?);
+    hash.update(all);
     let here = hex::encode(hash.clone().finalize());
     for (repository, found) in metadata.iter().zip(&repositories) {
         for text in [repository.shown.as_str(), &found.metadata, &found.sha256] {
@@ -69,17 +69,17 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     })
 }
 
-/// A digest of a recipe's early files but `one`, as its templates were rendered. The server knows these files as they are in the
-/// archive, and a template may include a late one.
-fn early_files(recipe: &Path, one: Option<&Path>) -> io::Result<[u8; 32]> {
-    let mut hash = Sha256::new();
+/// Digests of a recipe's early files as its templates were rendered: of all, and of all but `one`. The server knows these files as
+/// they are in the archive, and a template may include a late one.
+fn early_files(recipe: &Path, one: Option<&Path>) -> io::Result<[[u8; 32]; 2]> {
+    let (mut all, mut others) = (Sha256::new(), Sha256::new());
     let mut pending = vec![PathBuf::new()];
     while let Some(dir) = pending.pop() {
         let mut names: Vec<_> = fs_err::read_dir(recipe.join(&dir))?.collect::<Result<_, _>>()?;
         names.sort_by_key(fs_err::DirEntry::file_name);
         for entry in names {
             let path = dir.join(entry.file_name());
-            if LATE.iter().any(|late| path == Path::new(late)) || one == Some(&path) {
+            if LATE.iter().any(|late| path == Path::new(late)) {
                 continue;
             }
             let kind = entry.file_type()?;
@@ -87,14 +87,17 @@ fn early_files(recipe: &Path, one: Option<&Path>) -> io::Result<[u8; 32]> {
                 pending.push(path);
             } else if kind.is_file() {
                 let (_, sha256) = digests::sha256_of(&entry.path())?;
-                hash.update((path.as_os_str().len() as u64).to_be_bytes());
-                hash.update(path.as_os_str().as_encoded_bytes());
-                hash.update(sha256);
+                let is_one = one == Some(&path);
+                for hash in [Some(&mut all), (!is_one).then_some(&mut others)].into_iter().flatten() {
+                    hash.update((path.as_os_str().len() as u64).to_be_bytes());
+                    hash.update(path.as_os_str().as_encoded_bytes());
+                    hash.update(&sha256);
+                }
             }
             // With others there is no layer.
         }
     }
-    Ok(hash.finalize().into())
+    Ok([all.finalize().into(), others.finalize().into()])
 }
 
 impl Found {
@@ -178,6 +181,13 @@ mod tests {
         write("config.xml", "<image>late</image>");
         let rendered = now();
         assert_ne!(rendered, before);
+        let others = || early_files(recipe.path(), Some(Path::new("config.xml"))).unwrap()[1];
+        let without = others();
+        assert_ne!(without, rendered[1]);
+        write("config.xml", "<image>other</image>");
+        assert_eq!(others(), without);
+        write("config.xml", "<image>late</image>");
+        assert_eq!(now(), rendered);
         write("more/config.sh", "late at the top only");
         assert_ne!(now(), rendered);
     }

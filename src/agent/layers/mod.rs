@@ -211,7 +211,7 @@ impl<'a> Layers<'a> {
         });
         let left = left.await.map_err(|failure| failure.to_string());
         if let Err(why) = similar::check(&wanted, installed).and_then(|()| similar::nothing_left(&left?)) {
-            self.give_up(&why).await;
+            self.give_up(&why).await?;
             return Ok(false);
         }
         if self.settled().is_none() {
@@ -222,12 +222,26 @@ impl<'a> Layers<'a> {
     }
 
     /// Has the root be made anew, without the layer.
-    pub(crate) async fn give_up(&self, why: &str) {
+    ///
+    /// # Errors
+    ///
+    /// The layer was used for an earlier root of this job.
+    pub(crate) async fn give_up(&self, why: &str) -> Result<(), Failure> {
+        self.check_unsettled(why)?;
         locked(&self.extends).take();
         self.given_up.store(true, Ordering::Relaxed);
         self.broken.store(true, Ordering::Relaxed);
         let text = format!("the root is made without a layer, for this one cannot be used: {why}");
         self.building.events.say(text).await;
+        Ok(())
+    }
+
+    /// Fails for this reason if the record says already that the layer was used.
+    fn check_unsettled(&self, why: &str) -> Result<(), Failure> {
+        match self.settled() {
+            Some(_) => Err(Failure::new(Code::ImageUnreachable, why)),
+            None => Ok(()),
+        }
     }
 
     /// Whether a layer may be used in this way: a root that is made once more has the same as the one before.
@@ -237,10 +251,7 @@ impl<'a> Layers<'a> {
 
     /// Goes on without a layer, for this reason, if that is what the server knows.
     async fn install(&self, why: String) -> Result<Before, Failure> {
-        if self.settled().is_some() {
-            // The record says that the layer was used.
-            return Err(Failure::new(Code::ImageUnreachable, why));
-        }
+        self.check_unsettled(&why)?;
         self.building.events.say(why).await;
         let _ = fs_err::remove_file(self.building.outputs.base());
         Ok(Before::Install)
@@ -253,7 +264,7 @@ impl<'a> Layers<'a> {
             Err(Trouble::Before(why)) => return self.install(format!("packages are installed: {why}")).await,
             Err(Trouble::Within(failure)) if self.settled().is_some() => return Err(failure),
             Err(Trouble::Within(failure)) => {
-                self.give_up(&failure.to_string()).await;
+                self.give_up(&failure.to_string()).await?;
                 return Ok(Before::Broken);
             }
         }

@@ -211,7 +211,7 @@ impl<'a> Pauses<'a> {
             }
             // What the root of a similar recipe lacks cannot be installed.
             ("failed", Some(layers)) if layers.extends() => {
-                layers.give_up("what it lacks cannot be installed").await;
+                layers.give_up("what it lacks cannot be installed").await?;
                 "go on"
             }
             _ => return Ok(()),
