@@ -48,6 +48,7 @@ mod lock;
 mod logs;
 mod metrics;
 mod origin;
+mod outside;
 mod overview;
 mod package;
 mod places;

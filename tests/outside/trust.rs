@@ -1,0 +1,1 @@
+//! Authorities, signing keys and mirrors of a site, and what is said of what fails.
