@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian machine with Rust:
 #
 #   make demo    builds two recipes for two architectures and lists what is in S3
-#   make test    runs every test
+#   make test    runs the tests; `make test-all` also those that take long
 #
 # Whatever is missing is installed, with a line that says what and why.
 
@@ -66,14 +66,19 @@ demo:
 	@$(MAKE) --no-print-directory PROFILE=debug build
 	@KILN=$(TARGET_DIR)/debug/kiln examples/demo.sh
 
-## test: everything, for real
+## test: every unit test, and of each area what is quick
 test: PROFILE := debug
 test:
 	@.ci/install-packages build test
 	@$(MAKE) --no-print-directory PROFILE=debug agent
-	.ci/test
+	.ci/test quick
 
-# Outside `make test`: it compiles for some minutes, once for each version of Kubernetes. Prints where the programs are.
+## test-all: everything, for real: `make test`, then what it leaves out
+.PHONY: test-all
+test-all: test
+	.ci/test rest
+
+# Outside `make test-all`: it compiles for some minutes, once for each version of Kubernetes. Prints where the programs are.
 ## kubernetes-rig: the programs of a cluster that tests start
 .PHONY: kubernetes-rig
 kubernetes-rig:

@@ -12,6 +12,8 @@
 )]
 
 #[macro_use]
+extern crate kiln_harness;
+#[macro_use]
 mod support;
 
 mod agent;
@@ -73,3 +75,7 @@ mod twins;
 mod verify;
 mod web;
 mod webhooks;
+
+fn main() -> std::process::ExitCode {
+    kiln_harness::main()
+}

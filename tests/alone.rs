@@ -12,8 +12,14 @@
 )]
 
 #[macro_use]
+extern crate kiln_harness;
+#[macro_use]
 mod support;
 
 mod hostile;
 mod interrupt;
 mod sandbox;
+
+fn main() -> std::process::ExitCode {
+    kiln_harness::main()
+}

@@ -23,7 +23,7 @@ fn not_let_in(answer: &Answer) -> String {
     told
 }
 
-#[tokio::test]
+#[test]
 async fn what_callers_change_is_noted() {
     let server = Server::start(&[REQUIRED]);
     let (read, write, admin) = (server.token("read"), server.token("write"), server.token("admin"));
@@ -94,7 +94,7 @@ async fn what_callers_change_is_noted() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn roles_allow_what_they_should() {
     let server = Server::start(&[REQUIRED]);
     let (read, write, admin) = (server.token("read"), server.token("write"), server.token("admin"));
@@ -173,7 +173,7 @@ async fn roles_allow_what_they_should() {
 }
 
 /// However an address is written, it opens nothing that the usual one does not.
-#[tokio::test]
+#[test]
 async fn ways_of_writing_addresses_open_nothing() {
     let server = Server::start(&[REQUIRED, ("KILN__LIMITS__FAILED_LOGINS_PER_MINUTE", "0")]);
     let write = server.token("write");
@@ -217,7 +217,7 @@ async fn ways_of_writing_addresses_open_nothing() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn wrong_tokens_are_refused() {
     let server = Server::start(&[REQUIRED, ("KILN__LIMITS__FAILED_LOGINS_PER_MINUTE", "0")]);
     let good = server.token("admin");
@@ -258,7 +258,7 @@ async fn wrong_tokens_are_refused() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn tokens_end() {
     let server = Server::start(&[REQUIRED]);
     let short = token(&server.kiln, &["--name", "short", "--role", "read", "--expires", "2s"]);
@@ -328,7 +328,7 @@ fn tokens_are_kept_nowhere() {
     kiln.assert_clean();
 }
 
-#[tokio::test]
+#[test]
 async fn addresses_with_many_wrong_tokens_are_told_to_wait() {
     let server = Server::start(&[REQUIRED, ("KILN__LIMITS__FAILED_LOGINS_PER_MINUTE", "5")]);
     let good = server.token("read");

@@ -349,7 +349,7 @@ fn completions() {
 }
 
 /// A library's warning looks like every other message of the command; `KILN_LOG` adds lines for developers.
-#[tokio::test]
+#[test]
 async fn warnings_are_printed_like_errors() {
     let kiln = Kiln::bare();
     let image = ImageId::new();

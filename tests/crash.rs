@@ -81,7 +81,7 @@ async fn stage_of(store: &SharedStore, doomed: &[String], id: ImageId) -> u8 {
 }
 
 /// The process that is killed. Does nothing in an ordinary run.
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn writer() {
     let Ok(place) = std::env::var(PLACE) else {
         return;
@@ -197,7 +197,7 @@ fn time(round: u64) -> Duration {
     Duration::from_micros(500 + round * 7919 % 60_000)
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn sqlite_loses_nothing_that_was_answered() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("records.sqlite");
@@ -219,7 +219,7 @@ async fn sqlite_loses_nothing_that_was_answered() {
     assert!(writes > ROUNDS);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn postgresql_loses_nothing_that_was_answered() {
     let mut server = Server::start();
     let place = server.new_database();

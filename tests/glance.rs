@@ -38,7 +38,7 @@ pub fn no_glance() -> Option<String> {
 fn no_disks() -> Option<String> {
     let platform = if HOST == "aarch64" { "arm64-efi" } else { "x86_64-efi" };
     let there = Path::new("/usr/lib/grub").join(platform).exists();
-    lacking(HOST).or((!there).then(|| "GRUB is not installed".to_owned()))
+    lacking(HOST).or((!there).then(|| "GRUB is not installed: `.ci/install-packages test`".to_owned()))
 }
 
 impl Glance {

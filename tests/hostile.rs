@@ -16,7 +16,7 @@ use futures::future::join_all;
 
 use self::{case::Case, host::Host, site::Site};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[test(threads = 2)]
 async fn hostile_recipes_harm_nobody() {
     // Without root there are neither control groups nor disks of a fixed size.
     needs!(support::no_namespaces(), support::not_root());

@@ -40,7 +40,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap()
 }
 
-#[tokio::test]
+#[test]
 async fn what_comes_in_goes_out_again() {
     let (records, notes) = read_ims(&fixture("current")).unwrap();
     assert_eq!(notes, []);
@@ -92,7 +92,7 @@ fn names(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-#[tokio::test]
+#[test]
 async fn an_import_can_be_run_again() {
     let (store, _dir) = new_store().await;
     let (records, _) = read_ims(&fixture("current")).unwrap();
@@ -117,7 +117,7 @@ async fn an_import_can_be_run_again() {
     assert_eq!(records_of(&store).await.unwrap(), records);
 }
 
-#[tokio::test]
+#[test]
 async fn old_installations_are_understood() {
     let (records, notes) = read_ims(&fixture("old")).unwrap();
     assert_eq!(notes, []);
@@ -165,7 +165,7 @@ async fn old_installations_are_understood() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_broken_stops_nothing_else() {
     let (records, notes) = read_ims(&fixture("broken")).unwrap();
     let mut names: Vec<_> = records.recipes.iter().map(|recipe| recipe.name.as_str()).collect();

@@ -58,7 +58,7 @@ fn promtool(args: &[&str], dir: &Path, input: &str) -> Ran {
     support::run(command)
 }
 
-#[tokio::test]
+#[test]
 async fn promtool_finds_nothing_to_say() {
     let (server, url) = server(&[]);
     server.ask("", "GET", "/v3/images", None).await;
@@ -91,7 +91,7 @@ async fn promtool_finds_nothing_to_say() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn a_job_is_counted_and_its_name_is_nowhere() {
     let (server, url) = server(&[("KILN__CAPACITY__JOBS", "1")]);
     // Nothing has this recipe, so the request is refused and no job is counted.
@@ -106,7 +106,7 @@ async fn a_job_is_counted_and_its_name_is_nowhere() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn only_this_host_reads_without_a_token() {
     let (server, url) = server(&[]);
     let ask = |host: &'static str| send(client(None).get(&url).header("host", host));
@@ -121,7 +121,7 @@ async fn only_this_host_reads_without_a_token() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn a_token_opens_the_metrics_and_nothing_else() {
     let kiln = Kiln::bare();
     let file = kiln.data().parent().unwrap().join("token");
@@ -191,7 +191,7 @@ fn a_configuration_that_leaves_them_open_is_refused() {
     assert!(refused(&[twice]).contains("listed twice"));
 }
 
-#[tokio::test]
+#[test]
 async fn a_database_that_is_away_is_told_and_its_figures_are_missing() {
     let mut postgres = support::postgres::Server::start();
     let url = postgres.new_database();
@@ -222,7 +222,7 @@ fn names(expression: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with("kiln_"))
 }
 
-#[tokio::test]
+#[test]
 async fn prometheus_reads_them_with_the_rules_and_the_dashboard() {
     let (server, url) = server(&[]);
     let text = once(&url, |text| text.contains("kiln_jobs{")).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Kiln, serve::Server};
 
-#[tokio::test]
+#[test]
 async fn an_idle_server_says_so() {
     let server = Server::start(&[]);
     let overview = server.ask("", "GET", "/kiln/v1/overview", None).await.json();
@@ -19,7 +19,7 @@ async fn an_idle_server_says_so() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn a_server_that_only_keeps_records_has_nothing_to_show() {
     let server = Server::start(&[("KILN__JOBS__RUN", "false")]);
     // Without a terminal it is shown once.
@@ -35,7 +35,7 @@ async fn a_server_that_only_keeps_records_has_nothing_to_show() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn what_a_job_waits_for_is_shown_and_counted() {
     let kiln = Kiln::new();
     // As much is to stay free as is free and half of the rest: so no job fits, and one could later.

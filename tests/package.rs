@@ -6,9 +6,7 @@ use crate::support::{self, HOST, programs, run, source_dir};
 
 #[test]
 fn the_package_is_installed_used_upgraded_and_purged() {
-    if !nix::unistd::geteuid().is_root() {
-        return support::skipped("a clean Debian with a systemd of its own needs root");
-    }
+    needs!(support::not_root());
     let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("deb");
     let out = work.join("packages");
     let _ = fs_err::remove_dir_all(&out);

@@ -17,7 +17,7 @@ pub fn no_qemu() -> Option<String> {
     let program = format!("qemu-system-{}", support::HOST);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|dir| dir.join(&program).exists());
-    (!is_there).then(|| format!("{program} is not installed"))
+    (!is_there).then(|| format!("{program} is not installed: `.ci/install-packages test`"))
 }
 
 /// Waits until a job has made its image and everything of it is cleared away. Returns its status and its log.

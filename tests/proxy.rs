@@ -221,7 +221,7 @@ async fn serve(gate: Arc<Gate>) -> u16 {
     port
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn the_gate_speaks_as_a_proxy_and_refuses_what_only_looks_like_a_request() {
     let proxy = Proxy::start();
     let repository = Repository::debian();

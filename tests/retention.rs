@@ -84,7 +84,7 @@ async fn age() {
     tokio::time::sleep(Duration::from_millis(1100)).await;
 }
 
-#[tokio::test]
+#[test]
 async fn rules_give_up_old_images_which_can_be_restored() {
     let api = server();
     for name in ["compute-1", "compute-2", "compute-3", "other", "login"] {
@@ -149,7 +149,7 @@ async fn rules_give_up_old_images_which_can_be_restored() {
     assert!(api.exists(&format!("s3://boot-images/{}/rootfs", deleted[0])).await);
 }
 
-#[tokio::test]
+#[test]
 async fn objects_that_others_name_stay() {
     let api = server();
     let first = api.image(json!({ "name": "first" })).await;
@@ -165,7 +165,7 @@ async fn objects_that_others_name_stay() {
     assert!(!api.exists(&format!("s3://boot-images/{}/kernel", id_of(&first))).await);
 }
 
-#[tokio::test]
+#[test]
 async fn uploads_packages_and_jobs_go_by_age_and_size() {
     let api = server();
     let own = uuid::Uuid::new_v4();
@@ -211,7 +211,7 @@ async fn uploads_packages_and_jobs_go_by_age_and_size() {
     assert_eq!(removed(&again), [""; 0]);
 }
 
-#[tokio::test]
+#[test]
 async fn an_image_that_a_job_starts_from_stays() {
     let api = server();
     let source = api.image(json!({ "name": "login" })).await;
@@ -228,7 +228,7 @@ async fn an_image_that_a_job_starts_from_stays() {
     assert!(removed(&pruned).contains(&"image login rule".to_owned()));
 }
 
-#[tokio::test]
+#[test]
 async fn the_server_prunes_by_itself() {
     let api = Server::with(&[
         ("KILN__RETENTION__EVERY", "1s"),
@@ -246,7 +246,7 @@ async fn the_server_prunes_by_itself() {
     assert_eq!(api.ids("/v3/deleted/images").await.len(), 1);
 }
 
-#[tokio::test]
+#[test]
 async fn a_pass_without_time_says_that_it_is_not_complete() {
     let dir = tempfile::tempdir().unwrap();
     let s3 = EmbeddedS3::start(&dir.path().join("s3"), ([127, 0, 0, 1], 0).into())
@@ -286,7 +286,7 @@ async fn a_pass_without_time_says_that_it_is_not_complete() {
     s3.shutdown().await;
 }
 
-#[tokio::test]
+#[test]
 async fn the_command_says_what_goes_and_why() {
     let api = server();
     for name in ["compute-1", "compute-2"] {

@@ -14,7 +14,7 @@ mod target;
 
 macro_rules! cases {
     ($runner:ident: $($module:ident::$case:ident)*) => {
-        $(#[tokio::test]
+        $(#[test]
         async fn $case() {
             crate::s3::target::$runner(stringify!($case), crate::s3::$module::$case).await;
         })*

@@ -120,7 +120,7 @@ async fn add_due(data: &Path, recipe: RecipeId, all: &mut Vec<ScheduleId>) -> Le
     left
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_server_that_is_killed_makes_one_job_of_each_run() {
     let settings = [("KILN__JOBS__RUN", "false")];
     let mut server = Server::with(&settings);
@@ -224,7 +224,7 @@ async fn add_recipe(store: &SharedStore, artifacts: &ArtifactStore) -> RecipeId 
 }
 
 /// Two servers look at the same time, by clocks that differ, and are cut off in the middle of it.
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn two_servers_on_one_database_make_one_job_of_each_run() {
     let url = postgres::Server::shared().new_database();
     let stores = [open(&url).await.unwrap(), open(&url).await.unwrap()];

@@ -27,7 +27,7 @@ fn refused(kiln: &Kiln, variables: &[(&str, &str)]) -> String {
     ran.failed()
 }
 
-#[tokio::test]
+#[test]
 async fn nothing_has_to_be_configured() {
     let kiln = Kiln::bare();
     let mut started = kiln.start(["serve"]);
@@ -38,7 +38,7 @@ async fn nothing_has_to_be_configured() {
     {
         let error = started.end().failed();
         assert!(error.contains("127.0.0.1:900"), "{error}");
-        return support::skipped(&error);
+        kiln_harness::skip(error);
     }
     let said = started.wait_for("server  ");
     assert_eq!(said, "server     http://127.0.0.1:9000");
@@ -62,7 +62,7 @@ async fn nothing_has_to_be_configured() {
     kiln.assert_clean();
 }
 
-#[tokio::test]
+#[test]
 async fn records_outlive_the_server() {
     let server = Server::start(&[]);
     let image = json!({ "name": "kept", "arch": "aarch64" });
@@ -77,7 +77,7 @@ async fn records_outlive_the_server() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn records_can_be_in_postgresql() {
     let postgres = postgres::Server::shared();
     let whole = postgres.new_database();
@@ -119,7 +119,7 @@ async fn records_can_be_in_postgresql() {
     assert!(!error.contains("wrong-one"), "{error}");
 }
 
-#[tokio::test]
+#[test]
 async fn stopping_finishes_what_is_under_way() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let server = Server::start(&[]);
@@ -155,7 +155,7 @@ async fn stopping_finishes_what_is_under_way() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_request_that_never_ends_does_not_keep_the_server() {
     let server = Server::start(&[]);
     let mut busy = server.connect();
@@ -170,7 +170,7 @@ async fn a_request_that_never_ends_does_not_keep_the_server() {
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
-#[tokio::test]
+#[test]
 async fn one_data_directory_has_one_server() {
     let server = Server::start(&[]);
     let error = refused(&server.kiln, &[]);
@@ -260,7 +260,7 @@ fn mistakes_do_not_open_the_door() {
 }
 
 /// A web page that was given our address under its own name must not get in through its reader's browser.
-#[tokio::test]
+#[test]
 async fn without_authentication_only_this_host_is_answered() {
     let server = Server::start(&[]);
     let host = |host: &'static str| send(server.request("GET", "/v3/images").header("host", host));
@@ -286,7 +286,7 @@ async fn without_authentication_only_this_host_is_answered() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn bodies_have_a_limit() {
     let server = Server::start(&[("KILN__LIMITS__BODY_BYTES", "1KiB")]);
     let name = "x".repeat(2000);
@@ -315,7 +315,7 @@ async fn bodies_have_a_limit() {
 }
 
 /// The caller has not sent a byte of the body yet, and need not.
-#[tokio::test]
+#[test]
 async fn leave_to_send_a_body_that_is_too_large_is_not_given() {
     let server = Server::start(&[]);
     let id = uuid::Uuid::nil();
@@ -349,7 +349,7 @@ fn resident(server: &Server) -> u64 {
 }
 
 /// Nothing that they send is kept.
-#[tokio::test]
+#[test]
 async fn strangers_at_the_agents_routes_are_counted_and_logged() {
     const CALLS: usize = 40;
     let server = Server::start(&[("KILN__SERVER__AGENT_URL", "http://127.0.0.1:9")]);
@@ -374,7 +374,7 @@ async fn strangers_at_the_agents_routes_are_counted_and_logged() {
 }
 
 /// Those beyond the budget are refused, and what is refused is not kept.
-#[tokio::test]
+#[test]
 async fn unfinished_bodies_take_memory_within_a_budget() {
     let server = Server::start(&[]);
     server.ask("", "GET", "/v3/images", None).await;
@@ -411,7 +411,7 @@ async fn unfinished_bodies_take_memory_within_a_budget() {
 }
 
 /// A web page needs no leave for such a request, and the reader's browser makes it.
-#[tokio::test]
+#[test]
 async fn pages_of_other_sites_change_nothing() {
     let server = Server::start(&[]);
     let id = uuid::Uuid::nil();
@@ -441,7 +441,7 @@ async fn pages_of_other_sites_change_nothing() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn slow_callers_are_not_waited_for() {
     let server = Server::start(&[("KILN__LIMITS__REQUEST_TIMEOUT", "1s")]);
     let mut slow = server.connect();
@@ -457,7 +457,7 @@ async fn slow_callers_are_not_waited_for() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn headers_have_a_limit() {
     let server = Server::start(&[]);
     for headers in ["x: y\r\n".repeat(200), format!("x: {}\r\n", "y".repeat(100_000))] {
@@ -472,7 +472,7 @@ async fn headers_have_a_limit() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn callers_who_ask_too_often_are_told_to_wait() {
     let server = Server::start(&[
         ("KILN__LIMITS__REQUESTS_PER_SECOND", "1"),
@@ -495,7 +495,7 @@ async fn callers_who_ask_too_often_are_told_to_wait() {
     server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn requests_are_logged_and_secrets_are_not() {
     let server = Server::start(&[("KILN__AUTH__MODE", "required"), ("KILN__LOG__FORMAT", "json")]);
     let token = server.token("write");

@@ -68,7 +68,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn from_a_recipe_for_two_architectures_to_a_channel() {
     let site = Site::start();
     let mut shown = String::new();

@@ -41,7 +41,7 @@ print(MessageToJson(ExportTraceServiceRequest.FromString(sys.stdin.buffer.read()
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_job_is_a_trace() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());

@@ -108,11 +108,21 @@ fn no_tools() -> Option<String> {
     let missing = ["docker-registry", "skopeo", "jq"]
         .into_iter()
         .find(|program| !Path::new("/usr/bin").join(program).exists());
-    missing.map(|program| format!("{program} is not installed"))
+    missing.map(|program| format!("{program} is not installed: `.ci/install-packages test`"))
 }
 
 #[test]
 fn one_image_for_every_architecture_from_the_recipe_to_the_nodes() {
+    from_the_recipe_to_the_nodes(false);
+}
+
+#[test]
+fn the_same_with_openstack() {
+    needs!(no_glance());
+    from_the_recipe_to_the_nodes(true);
+}
+
+fn from_the_recipe_to_the_nodes(with_openstack: bool) {
     needs!(
         support::no_namespaces(),
         support::no_emulation(),
@@ -121,13 +131,7 @@ fn one_image_for_every_architecture_from_the_recipe_to_the_nodes() {
         no_tools()
     );
     let (repository, registry) = (Repository::debian(), Registry::start());
-    let glance = match no_glance() {
-        Some(why) => {
-            support::skipped(&format!("the part with OpenStack: {why}"));
-            None
-        }
-        None => Some(Glance::start_with(1 << 30)),
-    };
+    let glance = with_openstack.then(|| Glance::start_with(1 << 30));
     let keys = tempfile::tempdir().unwrap();
     let (secret, key) = (keys.path().join("signing.pem"), keys.path().join("signing.pub"));
     let secret = secret.to_str().unwrap();

@@ -169,7 +169,7 @@ async fn new_job(server: &Server) -> Value {
     job.json()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn the_end_of_a_job_reaches_its_receivers_signed() {
     let kiln = Kiln::bare();
     let (all, few) = (Receiver::start(&[503]).await, Receiver::start(&[]).await);
@@ -240,7 +240,7 @@ async fn the_end_of_a_job_reaches_its_receivers_signed() {
     assert_eq!((all.has(2).await.len(), few.has(0).await.len()), (2, 0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_receiver_that_hangs_or_is_not_allowed_holds_up_no_other_one() {
     let kiln = Kiln::bare();
     let (hangs, works) = (Receiver::start(&[0, 0, 0]).await, Receiver::start(&[410]).await);
@@ -296,7 +296,7 @@ async fn a_receiver_that_hangs_or_is_not_allowed_holds_up_no_other_one() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_server_that_is_killed_loses_no_event() {
     client(None);
     let kiln = Kiln::bare();

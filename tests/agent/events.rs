@@ -113,7 +113,7 @@ fn numbered(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("line {number}")).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn lost_answers_and_a_server_that_restarts_neither_lose_nor_double_a_line() {
     let kept = Kept::default();
     let (server_keeps, mut round) = (kept.clone(), 0);
@@ -145,7 +145,7 @@ async fn lost_answers_and_a_server_that_restarts_neither_lose_nor_double_a_line(
     assert_eq!(kept.texts(), numbered(5_000));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn the_first_line_comes_at_once_and_later_ones_in_batches() {
     let kept = Kept::default();
     let keeps = kept.clone();
@@ -169,7 +169,7 @@ async fn the_first_line_comes_at_once_and_later_ones_in_batches() {
     assert_eq!(kept.texts(), numbered(100));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn lines_of_the_worst_kind_fit_into_what_the_server_reads() {
     let kept = Kept::default();
     let keeps = kept.clone();
@@ -192,7 +192,7 @@ async fn lines_of_the_worst_kind_fit_into_what_the_server_reads() {
     assert!(texts[500].ends_with("(line cut)"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_silent_agent_says_that_it_lives() {
     let kept = Kept::default();
     let keeps = kept.clone();
@@ -215,7 +215,7 @@ async fn a_silent_agent_says_that_it_lives() {
     assert!(pause < Duration::from_secs(13), "{pause:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_server_that_says_stop_is_obeyed() {
     let server = Server::scripted(move |call| match call {
         Call::PostEvents(batch) => Ok(Answer::Events(EventsKept {
@@ -237,7 +237,7 @@ async fn a_server_that_says_stop_is_obeyed() {
     events.flush().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_server_that_lost_events_ends_the_job() {
     let server = Server::scripted(|call| match call {
         Call::PostEvents(batch) if batch.first == 0 => Ok(Answer::Events(EventsKept {

@@ -12,7 +12,7 @@ use kiln_records::arch::Arch;
 use crate::agent::server::Server;
 use crate::support;
 
-#[tokio::test]
+#[test]
 async fn an_agent_for_another_architecture_speaks_as_this_hosts_does() {
     let arch: Arch = support::foreign().parse().unwrap();
     let own = Path::new(env!("CARGO_BIN_EXE_kiln")).with_file_name(support::KILN_AGENT);

@@ -42,7 +42,7 @@ impl AgentCalls for Echo {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn lines_are_opened_at_a_server_with_tls() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let dir = tempfile::tempdir().unwrap();

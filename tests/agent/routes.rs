@@ -40,7 +40,7 @@ fn line(facts: &AgentFacts) -> String {
     format!("{}\n", serde_json::to_string(facts).unwrap())
 }
 
-#[tokio::test]
+#[test]
 async fn an_agent_without_business_exits_and_says_why() {
     let server = Server::scripted(|_| Err(Refusal::Over));
     let mut stranger = server.facts.clone();
@@ -60,7 +60,7 @@ async fn an_agent_without_business_exits_and_says_why() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn an_agent_that_is_told_to_end_has_its_server_know() {
     let (asked, mut is_there) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::scripted(move |call| {
@@ -101,7 +101,7 @@ async fn an_agent_that_is_told_to_end_has_its_server_know() {
     assert!(status.success(), "{status}");
 }
 
-#[tokio::test]
+#[test]
 async fn a_failure_that_the_server_finds_is_the_jobs() {
     let disk_full = Failure::disk_full("no room").hint("make some");
     let mut answers = vec![
@@ -129,7 +129,7 @@ async fn a_failure_that_the_server_finds_is_the_jobs() {
     assert_eq!(channel.ended().await, Ending::Dismissed(over));
 }
 
-#[tokio::test]
+#[test]
 async fn nobody_learns_anything_without_the_token() {
     let server = Server::scripted(|_| panic!("it came through"));
     let socket = server.dir.path().join("agent.sock");
@@ -161,7 +161,7 @@ async fn nobody_learns_anything_without_the_token() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn too_much_is_not_read() {
     let server = Server::scripted(|call| panic!("{call:?} came through"));
     let socket = server.dir.path().join("agent.sock");
@@ -176,7 +176,7 @@ async fn too_much_is_not_read() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_server_that_stays_away_is_given_up() {
     let mut server = Server::scripted(|call| match call {
         Call::GetJob(_) => Ok(Answer::Job(Box::new(crate::agent::events::job_with_patience(1)))),
@@ -193,7 +193,7 @@ async fn a_server_that_stays_away_is_given_up() {
 }
 
 /// What strangers send is not even read.
-#[tokio::test]
+#[test]
 async fn the_token_comes_before_the_body() {
     use tokio::io::AsyncReadExt as _;
     let server = Server::scripted(|_| Err(Refusal::Over));

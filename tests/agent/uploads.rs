@@ -177,7 +177,7 @@ fn settings(s3: &EmbeddedS3) -> S3Settings {
     S3Settings::from(s3)
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn what_s3_has_is_not_sent_again() {
     let scene = Scene::new().await;
     let part = bytes::Bytes::copy_from_slice(&scene.content[..16 << 20]);
@@ -208,7 +208,7 @@ async fn what_s3_has_is_not_sent_again() {
     scene.assert_whole().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn parts_and_the_completion_are_repeated_until_they_are_through() {
     let scene = Scene::new().await;
     {
@@ -223,7 +223,7 @@ async fn parts_and_the_completion_are_repeated_until_they_are_through() {
     scene.assert_whole().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn an_s3_that_stays_away_is_the_cause() {
     let scene = Scene::new().await;
     scene.state().nowhere = usize::MAX;

@@ -67,7 +67,7 @@ fn allowed(answer: &Answer) -> Vec<String> {
     allowed
 }
 
-#[tokio::test]
+#[test]
 async fn other_methods_are_405_and_say_which_there_are() {
     let api = Server::shared();
     for (path, methods) in addresses() {
@@ -98,7 +98,7 @@ async fn other_methods_are_405_and_say_which_there_are() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn options_lists_the_methods() {
     let api = Server::shared();
     for (path, methods) in addresses() {
@@ -110,7 +110,7 @@ async fn options_lists_the_methods() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn methods_that_exist_answer_what_they_should_for_nobody() {
     let api = Server::shared();
     let single = addresses().into_iter().filter(|(path, _)| path.ends_with(NOBODY));
@@ -130,7 +130,7 @@ async fn methods_that_exist_answer_what_they_should_for_nobody() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn head_works_wherever_get_does() {
     let api = Server::shared();
     for (path, methods) in addresses() {
@@ -144,7 +144,7 @@ async fn head_works_wherever_get_does() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_not_there_is_404() {
     let api = Server::shared();
     for path in [
@@ -182,7 +182,7 @@ async fn what_is_not_there_is_404() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn an_id_is_compared_as_text() {
     let api = Server::shared();
     let key = api.key().await;
@@ -212,7 +212,7 @@ async fn an_id_is_compared_as_text() {
     api.get(&format!("/v3/public-keys/{key}")).await.is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn the_gateways_prefix_and_a_doubled_slash_are_tolerated() {
     let api = Server::shared();
     let key = api.key().await;
@@ -230,7 +230,7 @@ async fn the_gateways_prefix_and_a_doubled_slash_are_tolerated() {
     api.get("/apis/ims/healthz/ready").await.is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn a_static_segment_is_never_a_nodes_name() {
     let api = Server::own();
     api.make("/v3/remote-build-nodes", json!({"xname": "status"})).await;
@@ -239,7 +239,7 @@ async fn a_static_segment_is_never_a_nodes_name() {
     api.delete("/v3/remote-build-nodes").await.done();
 }
 
-#[tokio::test]
+#[test]
 async fn the_service_tells_of_itself() {
     let api = Server::shared();
     for path in ["/healthz/live", "/healthz/ready"] {
@@ -253,7 +253,7 @@ async fn the_service_tells_of_itself() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn creation_says_201_without_a_location_and_deletion_204_without_a_body() {
     let api = Server::shared();
     let body = json!({"name": unique("key"), "public_key": "k"});
@@ -264,7 +264,7 @@ async fn creation_says_201_without_a_location_and_deletion_204_without_a_body() 
     api.delete(&format!("/v3/public-keys/{id}")).await.done();
 }
 
-#[tokio::test]
+#[test]
 async fn get_and_delete_ignore_a_body_and_unknown_parameters() {
     let api = Server::shared();
     let key = api.key().await;

@@ -50,7 +50,7 @@ async fn takers(api: &Server) -> Vec<(&'static str, String)> {
     takers
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_not_called_json_is_415() {
     let api = Server::shared();
     for (method, path) in takers(&api).await {
@@ -71,7 +71,7 @@ async fn what_is_not_called_json_is_415() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn json_has_many_names() {
     let api = Server::shared();
     for kind in [
@@ -88,7 +88,7 @@ async fn json_has_many_names() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_no_json_is_400() {
     let api = Server::shared();
     let deep = "[".repeat(100_000);
@@ -111,7 +111,7 @@ async fn what_is_no_json_is_400() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_body_that_says_nothing_is_400() {
     let api = Server::shared();
     for (method, path) in takers(&api).await {
@@ -122,7 +122,7 @@ async fn a_body_that_says_nothing_is_400() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w20_a_body_that_is_no_object_is_422() {
     let api = Server::shared();
     for (method, path) in takers(&api).await {
@@ -145,7 +145,7 @@ async fn w20_a_body_that_is_no_object_is_422() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn no_field_that_nobody_knows_is_taken() {
     let api = Server::shared();
     let unknown = json!(["Unknown field."]);
@@ -170,7 +170,7 @@ async fn no_field_that_nobody_knows_is_taken() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn fields_that_only_the_server_sets_are_unknown() {
     let api = Server::shared();
     let recipe = id_of(&api.recipe(json!({})).await);
@@ -212,7 +212,7 @@ async fn fields_that_only_the_server_sets_are_unknown() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn nested_fields_that_nobody_knows_are_named_at_their_place() {
     let api = Server::shared();
     let recipe = id_of(&api.recipe(json!({"link": null})).await);
@@ -256,7 +256,7 @@ async fn nested_fields_that_nobody_knows_are_named_at_their_place() {
     assert_eq!(errors["metadata"], json!({ "odd": unknown }));
 }
 
-#[tokio::test]
+#[test]
 async fn several_errors_are_reported_together() {
     let api = Server::shared();
     let body = json!({"name": 7, "recipe_type": "rpm", "arch": null, "odd": 1,
@@ -278,7 +278,7 @@ async fn several_errors_are_reported_together() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn of_duplicate_keys_the_last_one_wins() {
     let api = Server::shared();
     let body = r#"{"name": 7, "public_key": "first", "name": "last", "public_key": "second"}"#;
@@ -294,7 +294,7 @@ async fn of_duplicate_keys_the_last_one_wins() {
     assert_eq!(image["metadata"], json!({"b": "2"}));
 }
 
-#[tokio::test]
+#[test]
 async fn checks_come_in_order() {
     let api = Server::shared();
     let key = api.key().await;
@@ -343,7 +343,7 @@ async fn checks_come_in_order() {
     assert!(problem["detail"].as_str().unwrap().contains("recipe"), "{problem}");
 }
 
-#[tokio::test]
+#[test]
 async fn a_body_that_is_too_large_is_refused() {
     let api = Server::shared();
     let body = json!({"name": "n", "public_key": "k".repeat(3 << 20)}).to_string();

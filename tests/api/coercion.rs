@@ -43,7 +43,7 @@ fn neither() -> Vec<Value> {
     all
 }
 
-#[tokio::test]
+#[test]
 async fn booleans() {
     let api = Server::shared();
     let recipe = api.recipe(json!({"link": null})).await;
@@ -77,7 +77,7 @@ async fn booleans() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn sizes() {
     let api = Server::shared();
     let job = json!({"job_type": "create", "artifact_id": id_of(&api.recipe(json!({})).await),
@@ -136,7 +136,7 @@ async fn sizes() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn uuids() {
     let api = Server::shared();
     let recipe = id_of(&api.recipe(json!({})).await);
@@ -186,7 +186,7 @@ async fn uuids() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn texts() {
     let api = Server::shared();
     let recipe = id_of(&api.recipe(json!({"link": null})).await);
@@ -262,7 +262,7 @@ async fn texts() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn lists_and_objects_are_nothing_else() {
     let api = Server::shared();
     let recipe = id_of(&api.recipe(json!({"link": null})).await);
@@ -296,7 +296,7 @@ async fn lists_and_objects_are_nothing_else() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn null_is_taken_where_it_means_nothing_given() {
     let api = Server::shared();
     let recipe = api.recipe(json!({"link": null, "template_dictionary": null})).await;
@@ -317,7 +317,7 @@ async fn null_is_taken_where_it_means_nothing_given() {
     assert_eq!(api.read(&path).await, recipe);
 }
 
-#[tokio::test]
+#[test]
 async fn enumerations_take_their_own_words_only() {
     let api = Server::shared();
     for (path, field, words) in [

@@ -32,7 +32,7 @@ fn undelete() -> Value {
     json!({"operation": "undelete"})
 }
 
-#[tokio::test]
+#[test]
 async fn a_deleted_record_is_whole_and_comes_back_as_it_was() {
     let api = Server::shared();
     for kind in KINDS {
@@ -69,7 +69,7 @@ async fn a_deleted_record_is_whole_and_comes_back_as_it_was() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn purging_forgets_the_record_and_its_objects() {
     let api = Server::shared();
     for kind in KINDS {
@@ -106,7 +106,7 @@ async fn objects_of(api: &Server, record: &Value) -> Vec<String> {
     objects
 }
 
-#[tokio::test]
+#[test]
 async fn purging_does_not_mind_objects_that_are_gone_already() {
     let api = Server::shared();
     for kind in ["recipes", "images"] {
@@ -121,7 +121,7 @@ async fn purging_does_not_mind_objects_that_are_gone_already() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn only_the_one_operation_is_known() {
     let api = Server::shared();
     for kind in KINDS {
@@ -156,7 +156,7 @@ async fn only_the_one_operation_is_known() {
         .problem(404);
 }
 
-#[tokio::test]
+#[test]
 async fn what_has_no_link_comes_back_too() {
     let api = Server::shared();
     for kind in ["recipes", "images"] {
@@ -175,7 +175,7 @@ async fn what_has_no_link_comes_back_too() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_s3_has_lost_cannot_come_back() {
     let api = Server::shared();
     let recipe = full(&api, "recipes").await;
@@ -212,7 +212,7 @@ async fn what_s3_has_lost_cannot_come_back() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_link_that_somebody_else_took_meanwhile_cannot_come_back() {
     let api = Server::shared();
     for kind in ["recipes", "images"] {
@@ -233,7 +233,7 @@ async fn a_link_that_somebody_else_took_meanwhile_cannot_come_back() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn collections_go_come_back_and_go_for_good() {
     let api = Server::own();
     for kind in KINDS {
@@ -271,7 +271,7 @@ async fn collections_go_come_back_and_go_for_good() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_restored_record_goes_to_the_end_of_the_list() {
     let api = Server::own();
     for kind in KINDS {
@@ -297,7 +297,7 @@ async fn a_restored_record_goes_to_the_end_of_the_list() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn jobs_are_never_softly_deleted() {
     let api = Server::shared();
     for method in ["GET", "PATCH", "DELETE"] {

@@ -7,7 +7,7 @@ use crate::api::{
     server::{Server, id_of, unique},
 };
 
-#[tokio::test]
+#[test]
 async fn what_is_not_said_gets_a_default() {
     let api = Server::shared();
     let name = unique("image");
@@ -25,7 +25,7 @@ async fn what_is_not_said_gets_a_default() {
     assert_eq!(errors, json!({"name": ["Missing data for required field."]}));
 }
 
-#[tokio::test]
+#[test]
 async fn every_architecture_is_kept() {
     let api = Server::shared();
     for arch in ["x86_64", "aarch64", "ppc64le", "s390x", "riscv64"] {
@@ -41,7 +41,7 @@ async fn every_architecture_is_kept() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn tags_have_two_spellings_when_an_image_is_made() {
     let api = Server::shared();
     for (metadata, means) in [
@@ -103,7 +103,7 @@ async fn tags_have_two_spellings_when_an_image_is_made() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn tags_change_one_at_a_time() {
     let api = Server::shared();
     let made = api
@@ -160,7 +160,7 @@ async fn tags_change_one_at_a_time() {
     assert_eq!(api.read(&path).await, before);
 }
 
-#[tokio::test]
+#[test]
 async fn a_link_is_set_once() {
     let api = Server::shared();
     let made = api.make("/v3/images", json!({"name": unique("image")})).await;
@@ -183,7 +183,7 @@ async fn a_link_is_set_once() {
     assert_eq!(api.read(&path).await, expected);
 }
 
-#[tokio::test]
+#[test]
 async fn a_manifest_is_one_images_only() {
     let api = Server::shared();
     let first = api.image(json!({})).await;
@@ -200,7 +200,7 @@ async fn a_manifest_is_one_images_only() {
     api.patch(&path, json!({ "link": link })).await.is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn an_etag_is_informative() {
     let api = Server::shared();
     let mut link = api.manifest().await;
@@ -217,7 +217,7 @@ async fn an_etag_is_informative() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn w19_an_image_can_be_renamed() {
     let api = Server::shared();
     let made = api.image(json!({"metadata": {"a": "b"}, "arch": "aarch64"})).await;

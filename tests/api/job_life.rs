@@ -40,7 +40,7 @@ async fn make_in(api: &Server, kind: &str, status: &str) -> String {
     id
 }
 
-#[tokio::test]
+#[test]
 async fn jobs_go_the_way_of_ims() {
     let api = Server::shared();
     let create = "fetching_recipe waiting_for_repos building_image waiting_on_user packaging_artifacts success";
@@ -70,7 +70,7 @@ async fn jobs_go_the_way_of_ims() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w26_only_legal_transitions_are_taken() {
     let api = Server::shared();
     let artifact = id_of(&api.recipe(json!({})).await);
@@ -93,7 +93,7 @@ async fn w26_only_legal_transitions_are_taken() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w26_the_resulting_image_is_checked() {
     let api = Server::shared();
     let id = make(&api, "create").await;
@@ -137,7 +137,7 @@ async fn w26_the_resulting_image_is_checked() {
     assert_eq!(api.read(&path).await, patched);
 }
 
-#[tokio::test]
+#[test]
 async fn the_helper_may_say_the_image_before_the_end() {
     let api = Server::shared();
     let id = make_in(&api, "customize", "packaging_artifacts").await;
@@ -156,7 +156,7 @@ async fn the_helper_may_say_the_image_before_the_end() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn what_no_status_is() {
     let api = Server::shared();
     let id = make(&api, "create").await;
@@ -176,7 +176,7 @@ async fn what_no_status_is() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_job_can_be_deleted_in_any_state_and_leaves_its_image() {
     let api = Server::shared();
     for status in STATUSES {
@@ -194,7 +194,7 @@ async fn a_job_can_be_deleted_in_any_state_and_leaves_its_image() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn filters_choose_what_is_deleted() {
     let api = Server::own();
     for version in ["/v3", "/v2", ""] {
@@ -240,7 +240,7 @@ async fn filters_choose_what_is_deleted() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_filter_that_is_none_is_400_with_the_reason_as_title() {
     let api = Server::shared();
     let id = make(&api, "create").await;
@@ -269,7 +269,7 @@ async fn a_filter_that_is_none_is_400_with_the_reason_as_title() {
     api.get(&format!("/v3/jobs/{id}")).await.is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn w08_an_age_that_cannot_be_read_deletes_nothing() {
     let api = Server::own();
     let id = make_in(&api, "create", "building_image").await;
@@ -322,7 +322,7 @@ async fn w08_an_age_that_cannot_be_read_deletes_nothing() {
     assert_eq!(api.read("/v3/jobs").await, json!([]));
 }
 
-#[tokio::test]
+#[test]
 async fn lists_of_jobs_can_be_narrowed_down() {
     let api = Server::shared();
     let name = unique("narrow");

@@ -27,7 +27,7 @@ fn shell(id: &str, name: Option<&str>, jail: bool) -> Value {
     shell
 }
 
-#[tokio::test]
+#[test]
 async fn a_create_job_gets_its_defaults() {
     let api = Server::shared();
     let (recipe, key) = (id_of(&api.recipe(json!({})).await), api.key().await);
@@ -55,7 +55,7 @@ async fn a_create_job_gets_its_defaults() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_customize_job_gets_its_defaults() {
     let api = Server::shared();
     let (image, key) = (id_of(&api.image(json!({})).await), api.key().await);
@@ -74,7 +74,7 @@ async fn a_customize_job_gets_its_defaults() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_said_is_kept() {
     let api = Server::shared();
     let (recipe, key) = (id_of(&api.recipe(json!({})).await), api.key().await);
@@ -91,7 +91,7 @@ async fn what_is_said_is_kept() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_a_job_needs() {
     let api = Server::shared();
     let errors = api.post("/v3/jobs", json!({"enable_debug": true})).await.errors();
@@ -103,7 +103,7 @@ async fn what_a_job_needs() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn everything_follows_from_the_architecture_of_the_artifact() {
     let api = Server::shared();
     let key = api.key().await;
@@ -146,7 +146,7 @@ async fn everything_follows_from_the_architecture_of_the_artifact() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn the_architecture_stays_that_of_the_beginning() {
     let api = Server::shared();
     let key = api.key().await;
@@ -164,7 +164,7 @@ type Shells = Option<&'static [(Option<&'static str>, bool)]>;
 /// A job's type, the shells asked for, whether debugging was; the shells it gets, or a status.
 type ShellCase = (&'static str, Option<Value>, bool, Result<Shells, u16>);
 
-#[tokio::test]
+#[test]
 async fn shells() {
     let api = Server::shared();
     let key = api.key().await;
@@ -241,7 +241,7 @@ async fn shells() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_a_job_refers_to_has_to_be_there() {
     let api = Server::shared();
     let key = api.key().await;
@@ -286,7 +286,7 @@ async fn what_a_job_refers_to_has_to_be_there() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_customize_job_needs_one_root_file_system() {
     let api = Server::shared();
     let key = api.key().await;
@@ -327,7 +327,7 @@ async fn a_customize_job_needs_one_root_file_system() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_job_outlives_what_it_refers_to() {
     let api = Server::shared();
     let key = api.key().await;
@@ -338,7 +338,7 @@ async fn a_job_outlives_what_it_refers_to() {
     assert_eq!(api.read(&format!("/v3/jobs/{}", id_of(&made))).await, made);
 }
 
-#[tokio::test]
+#[test]
 async fn the_site_says_what_jobs_get_that_do_not() {
     let api = Server::with(&[
         ("KILN__JOBS__DEFAULT_IMAGE_SIZE_GIB", "15"),
@@ -393,7 +393,7 @@ fn plan_in(data: &std::path::Path, job: &str) -> kiln_records::run::Plan {
     })
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_kernel_that_is_named_is_required_whatever_its_name_is() {
     let api = Server::with(&[("KILN__JOBS__RUN", "true")]);
     let (recipe, key) = (id_of(&api.recipe(json!({})).await), api.key().await);

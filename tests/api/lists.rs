@@ -30,7 +30,7 @@ async fn pages(api: &Server, path: &str, member: &str) -> (Vec<String>, usize) {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w18_pages_make_up_the_list() {
     let api = Server::own();
     let names = ["b", "a", "ü/ö &?=", "c", "a", "C", "a", "%", "10", "9"];
@@ -68,7 +68,7 @@ async fn w18_pages_make_up_the_list() {
     assert_eq!(pages(&api, &address, "name").await, (vec!["a".to_owned(); 2], 2));
 }
 
-#[tokio::test]
+#[test]
 async fn w18_records_are_found_by_name_id_and_architecture() {
     let api = Server::shared();
     let name = unique("50%_off 'x' \\ * [a]");
@@ -103,7 +103,7 @@ async fn w18_records_are_found_by_name_id_and_architecture() {
     assert_eq!(gone[0]["id"], id);
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_no_parameter_is_told() {
     let api = Server::shared();
     api.key().await;
@@ -148,7 +148,7 @@ async fn what_is_no_parameter_is_told() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_list_of_thousands_is_whole() {
     const COUNT: usize = 2_345;
     let api = Server::own();
@@ -188,7 +188,7 @@ async fn a_list_of_thousands_is_whole() {
     assert_eq!(api.ids("/v3/deleted/public-keys").await, same);
 }
 
-#[tokio::test]
+#[test]
 async fn w18_pages_stay_right_while_records_come_and_go() {
     let api = Server::own();
     let make = |number: usize| {
@@ -234,7 +234,7 @@ async fn w18_pages_stay_right_while_records_come_and_go() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn creating_at_the_same_time_loses_nothing() {
     let api = Server::shared();
     let name = unique("together");

@@ -26,7 +26,7 @@ async fn refused(api: &Server, link: &Value, status: u16, what: &str) {
     assert_eq!(list, json!([image]), "{what}");
 }
 
-#[tokio::test]
+#[test]
 async fn every_check_has_its_status() {
     let api = Server::shared();
     let rootfs = api.object(IMAGES, "rootfs", b"r").await;
@@ -122,7 +122,7 @@ async fn every_check_has_its_status() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w09_a_manifest_that_is_no_json_is_422() {
     let api = Server::shared();
     let deep = "[".repeat(200_000);
@@ -139,7 +139,7 @@ async fn w09_a_manifest_that_is_no_json_is_422() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_missing_manifest_is_422() {
     let api = Server::shared();
     for path in [
@@ -154,7 +154,7 @@ async fn a_missing_manifest_is_422() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_manifest_is_smaller_than_a_mebibyte() {
     let api = Server::shared();
     let rootfs = api.object(IMAGES, "rootfs", b"r").await;
@@ -171,7 +171,7 @@ async fn a_manifest_is_smaller_than_a_mebibyte() {
     api.make("/v3/images", json!({"name": "n", "link": link})).await;
 }
 
-#[tokio::test]
+#[test]
 async fn what_manifests_may_be() {
     let api = Server::shared();
     let rootfs = api.object(IMAGES, "rootfs", b"r").await;

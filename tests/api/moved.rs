@@ -38,7 +38,7 @@ async fn undelete(api: &Server, kind: &str, id: &str) -> crate::api::server::Ans
         .await
 }
 
-#[tokio::test]
+#[test]
 async fn a_recipes_archive_comes_back_to_its_place() {
     let api = Server::shared();
     let (id, key) = moved_recipe(&api, "an archive").await;
@@ -51,7 +51,7 @@ async fn a_recipes_archive_comes_back_to_its_place() {
     assert_eq!(head(&api, RECIPES, &format!("deleted/{key}")).await, None);
 }
 
-#[tokio::test]
+#[test]
 async fn an_image_comes_back_as_its_deleted_manifest_says() {
     let api = Server::shared();
     let image = api.image(json!({"link": null, "arch": "aarch64"})).await;
@@ -91,7 +91,7 @@ async fn an_image_comes_back_as_its_deleted_manifest_says() {
     assert_eq!(api.read(&path).await["link"], expected["link"]);
 }
 
-#[tokio::test]
+#[test]
 async fn w05_restoring_never_replaces_what_has_come_to_its_place() {
     let api = Server::shared();
     let (id, key) = moved_recipe(&api, "theirs").await;
@@ -107,7 +107,7 @@ async fn w05_restoring_never_replaces_what_has_come_to_its_place() {
     assert_eq!(head(&api, RECIPES, &format!("deleted/{key}")).await, None);
 }
 
-#[tokio::test]
+#[test]
 async fn a_restoration_that_broke_off_can_be_repeated() {
     let api = Server::shared();
     let (id, key) = moved_recipe(&api, "the same").await;
@@ -119,7 +119,7 @@ async fn a_restoration_that_broke_off_can_be_repeated() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_gone_cannot_come_back() {
     let api = Server::shared();
     let (id, key) = moved_recipe(&api, "x").await;

@@ -26,7 +26,7 @@ fn checked_in() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/openapi.json")
 }
 
-#[tokio::test]
+#[test]
 async fn the_checked_in_description_is_the_served_one() {
     let api = Server::shared();
     let served = api.read("/openapi.json").await;
@@ -62,7 +62,7 @@ fn differences(at: &str, before: &Value, now: &Value) -> Vec<String> {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn every_address_is_described() {
     let api = Server::shared();
     let document = api.read("/openapi.json").await;
@@ -95,7 +95,7 @@ async fn every_address_is_described() {
     assert_eq!(ids.len(), count, "operation ids are unique");
 }
 
-#[tokio::test]
+#[test]
 async fn the_page_needs_nothing_from_elsewhere() {
     let api = Server::shared();
     let page = api.get("/docs/").await.is(200);
@@ -204,7 +204,7 @@ async fn settings(api: &Server) -> String {
     text
 }
 
-#[tokio::test]
+#[test]
 async fn a_client_that_tries_everything_finds_the_description_true() {
     let program = python_tools("schemathesis").join("bin/schemathesis");
     let api = Server::with(&[("KILN__REMOTE_BUILD_NODES__CONNECT_TIMEOUT", "1s")]);

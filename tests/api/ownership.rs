@@ -19,7 +19,7 @@ fn link(path: &str) -> Value {
     json!({"path": path, "etag": "", "type": "s3"})
 }
 
-#[tokio::test]
+#[test]
 async fn a_record_names_nothing_in_foreign_buckets() {
     let api = Server::shared();
     let foreign = foreign(&api).await;
@@ -59,7 +59,7 @@ async fn a_record_names_nothing_in_foreign_buckets() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn purging_takes_nothing_that_is_not_the_records_own() {
     let api = Server::shared();
     let other = api.image(json!({"link": null})).await;
@@ -93,7 +93,7 @@ async fn purging_takes_nothing_that_is_not_the_records_own() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn objects_in_foreign_buckets_can_be_read_where_allowed_and_are_never_deleted() {
     let wire = Wire::new().await;
     let api = wire.kiln_with(&[("KILN__S3__FOREIGN_BUCKETS", "read")]).await;

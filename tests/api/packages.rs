@@ -46,7 +46,7 @@ fn unknown(answer: &Value) -> Vec<(&str, &str)> {
 
 const ALL: &str = "/kiln/v1/packages?name=openssl";
 
-#[tokio::test]
+#[test]
 async fn images_are_found_by_a_package_and_the_unknown_are_named() {
     let api = Server::own();
     assert_eq!(api.read(ALL).await, json!({"images": [], "not_looked_at": []}));
@@ -84,7 +84,7 @@ async fn images_are_found_by_a_package_and_the_unknown_are_named() {
     assert_eq!(unknown(&api.read(ALL).await).len(), 3);
 }
 
-#[tokio::test]
+#[test]
 async fn a_list_of_images_is_looked_through_page_by_page() {
     let api = Server::own();
     for number in 0..3 {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::api::server::{Server, id_of, unique};
 
-#[tokio::test]
+#[test]
 async fn a_key_is_kept_byte_for_byte() {
     let api = Server::shared();
     for text in [
@@ -29,7 +29,7 @@ async fn a_key_is_kept_byte_for_byte() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_a_key_needs() {
     let api = Server::shared();
     let required = json!(["Missing data for required field."]);
@@ -39,7 +39,7 @@ async fn what_a_key_needs() {
     assert_eq!(errors, json!({ "public_key": required }));
 }
 
-#[tokio::test]
+#[test]
 async fn names_need_not_be_unique() {
     let api = Server::shared();
     let body = json!({"name": unique("same"), "public_key": "k"});
@@ -51,7 +51,7 @@ async fn names_need_not_be_unique() {
     assert!(place(&first) < place(&second), "lists come in the order of creation");
 }
 
-#[tokio::test]
+#[test]
 async fn names_are_any_readable_text() {
     let api = Server::shared();
     for name in [
@@ -91,7 +91,7 @@ async fn names_are_any_readable_text() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn ids_are_random_and_lower_case_and_moments_have_no_zone() {
     let api = Server::shared();
     let made = api

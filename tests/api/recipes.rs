@@ -11,7 +11,7 @@ fn minimal() -> Value {
     json!({"name": unique("recipe"), "recipe_type": "kiwi-ng", "linux_distribution": "sles15"})
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_not_said_gets_a_default() {
     let api = Server::shared();
     let body = minimal();
@@ -31,7 +31,7 @@ async fn what_is_not_said_gets_a_default() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_said_is_kept() {
     let api = Server::shared();
     let values = json!([{"key": "b", "value": "1"}, {"key": "a", "value": ""}, {"key": "b", "value": "2\n{{ x }}"},
@@ -54,7 +54,7 @@ async fn what_is_said_is_kept() {
     assert_eq!(made["link"], body["link"], "a wrong etag is accepted as it is");
 }
 
-#[tokio::test]
+#[test]
 async fn what_a_recipe_needs() {
     let api = Server::shared();
     let errors = api.post("/v3/recipes", json!({"arch": "x86_64"})).await.errors();
@@ -77,7 +77,7 @@ async fn what_a_recipe_needs() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_links_object_has_to_exist_and_its_etag_need_not_be_said() {
     let api = Server::shared();
     let with = |path: &str| {
@@ -113,7 +113,7 @@ async fn listed(api: &Server, name: &Value) -> bool {
     list.as_array().unwrap().iter().any(|recipe| recipe["name"] == *name)
 }
 
-#[tokio::test]
+#[test]
 async fn a_link_is_one_recipes_only() {
     let api = Server::shared();
     let first = api.recipe(json!({})).await;
@@ -129,7 +129,7 @@ async fn a_link_is_one_recipes_only() {
     api.patch(&path, json!({"link": body["link"]})).await.is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn a_link_is_set_once() {
     let api = Server::shared();
     let made = api.make("/v3/recipes", minimal()).await;
@@ -159,7 +159,7 @@ async fn a_link_is_set_once() {
     assert_eq!(api.read(&path).await, expected);
 }
 
-#[tokio::test]
+#[test]
 async fn members_are_replaced() {
     let api = Server::shared();
     let made = api.make("/v3/recipes", minimal()).await;
@@ -185,7 +185,7 @@ async fn members_are_replaced() {
     assert_eq!(api.patch(&path, several).await.is(200).json(), expected);
 }
 
-#[tokio::test]
+#[test]
 async fn own_members_are_there_from_when_they_are_said_until_they_are_taken_back() {
     let api = Server::shared();
     for (member, values) in [
@@ -218,7 +218,7 @@ async fn own_members_are_there_from_when_they_are_said_until_they_are_taken_back
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_null_dictionary_stays_null_until_it_is_replaced() {
     let api = Server::shared();
     let mut body = minimal();

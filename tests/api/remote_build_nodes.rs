@@ -1,6 +1,6 @@
 //! `/remote-build-nodes`: hosts by name, and looking at them over SSH. A real sshd on loopback is the host.
 
-use std::{io::Write, os::unix::fs::PermissionsExt, path::Path};
+use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -12,7 +12,7 @@ use crate::api::{
 
 const PATH: &str = "/v3/remote-build-nodes";
 
-#[tokio::test]
+#[test]
 async fn a_node_is_its_name() {
     let api = Server::own();
     assert_eq!(api.read(PATH).await, json!([]));
@@ -36,7 +36,7 @@ async fn a_node_is_its_name() {
     assert_eq!(api.read(PATH).await, json!([]));
 }
 
-#[tokio::test]
+#[test]
 async fn a_name_has_to_be_one() {
     let api = Server::shared();
     let errors = api.post(PATH, json!({"odd": 1})).await.errors();
@@ -66,18 +66,14 @@ async fn a_name_has_to_be_one() {
     }
 }
 
-/// An sshd with a host that looks able; none, loudly, where there is no sshd.
-fn start() -> Option<Sshd> {
-    if let Some(why) = Sshd::lack() {
-        let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        let _ = writeln!(std::io::stderr(), "\nSKIPPED: {test}: {why}");
-        return None;
-    }
+/// An sshd with a host that looks able.
+fn start() -> Sshd {
+    needs!(Sshd::lack());
     let sshd = Sshd::start();
     // Only whether it is there is asked.
     fs_err::write(sshd.at("bin/podman"), "#!/bin/sh\n").unwrap();
     fs_err::set_permissions(sshd.at("bin/podman"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    Some(sshd)
+    sshd
 }
 
 /// A Kiln that knows the host's key as `known`, and the nodes `here` (this sshd) and `nowhere` (a closed port).
@@ -103,9 +99,9 @@ fn is_unable(status: &Value, name: &str) {
     assert!(!reason.contains('\n'), "{reason:?}");
 }
 
-#[tokio::test]
+#[test]
 async fn looking_at_nodes() {
-    let Some(sshd) = start() else { return };
+    let sshd = start();
     let api = kiln(&sshd, "host");
     assert_eq!(api.read(&format!("{PATH}/status")).await, json!([]));
     api.get(&format!("{PATH}/status/here")).await.problem(404);
@@ -145,10 +141,10 @@ async fn looking_at_nodes() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_host_whose_key_is_not_the_known_one_is_not_talked_to() {
     for known in ["other", ""] {
-        let Some(sshd) = start() else { return };
+        let sshd = start();
         let api = kiln(&sshd, known);
         api.make(PATH, json!({"xname": "here"})).await;
         let status = api.read(&format!("{PATH}/status/here")).await;
@@ -159,16 +155,16 @@ async fn a_host_whose_key_is_not_the_known_one_is_not_talked_to() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_host_that_knows_another_key_of_ours_is_unable() {
-    let Some(sshd) = start() else { return };
+    let sshd = start();
     let api = kiln(&sshd, "host");
     fs_err::copy(sshd.at("other.pub"), sshd.at("authorized_keys")).unwrap();
     api.make(PATH, json!({"xname": "here"})).await;
     is_unable(&api.read(&format!("{PATH}/status/here")).await, "here");
 }
 
-#[tokio::test]
+#[test]
 async fn version_2_has_no_nodes() {
     let api = Server::shared();
     let name = format!("x{}", Uuid::new_v4().simple());

@@ -20,7 +20,7 @@ async fn schedule(api: &Server, members: Value) -> Value {
     api.make(PATH, body).await
 }
 
-#[tokio::test]
+#[test]
 async fn a_schedule_says_when_it_runs() {
     let api = server();
     let made = schedule(&api, json!({"image_root_archive_name": "nightly-{date}"})).await;
@@ -60,7 +60,7 @@ async fn a_schedule_says_when_it_runs() {
     assert!(page.header("link").contains("rel=\"next\""), "{page:?}");
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_wrong_is_said_by_field() {
     let api = server();
     let recipe = id_of(&api.recipe(json!({})).await);
@@ -129,7 +129,7 @@ async fn what_is_wrong_is_said_by_field() {
     api.get(&format!("{PATH}/{id}/history?limit=0")).await.problem(400);
 }
 
-#[tokio::test]
+#[test]
 async fn image_sets_are_made_of_recipes_for_several_architectures() {
     let api = server();
     let mut recipes = Vec::new();
@@ -252,7 +252,7 @@ async fn image_sets_are_made_of_recipes_for_several_architectures() {
     assert_eq!(answer["image_set"]["version"], "next-{n}");
 }
 
-#[tokio::test]
+#[test]
 async fn changes_pauses_and_resumes() {
     let api = server();
     let made = schedule(&api, json!({"job_mem_size": 2})).await;
@@ -298,7 +298,7 @@ async fn changes_pauses_and_resumes() {
     api.delete(&path).await.problem(404);
 }
 
-#[tokio::test]
+#[test]
 async fn running_now_makes_a_job_of_the_recipe() {
     let api = server();
     let key = api.key().await;
@@ -347,7 +347,7 @@ async fn running_now_makes_a_job_of_the_recipe() {
     assert_eq!(job["public_key_id"], "00000000-0000-0000-0000-000000000000");
 }
 
-#[tokio::test]
+#[test]
 async fn a_run_that_cannot_be_says_why() {
     let api = server();
     let made = schedule(&api, json!({})).await;

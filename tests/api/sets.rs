@@ -54,7 +54,7 @@ async fn end(api: &Server, job: &str, image: Option<&str>) {
     api.patch(&format!("/v3/jobs/{job}"), body).await.is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn a_set_is_complete_once_every_required_manifest_was_read() {
     let api = Server::own();
     let made = set(&api, &[("aarch64", true), ("x86_64", true), ("riscv64", false)]).await;
@@ -145,7 +145,7 @@ async fn a_set_is_complete_once_every_required_manifest_was_read() {
 }
 
 /// A set of existing images, one of which goes through everything that can happen to an image.
-#[tokio::test]
+#[test]
 async fn an_image_that_is_deleted_changed_or_damaged_makes_its_set_incomplete() {
     let api = Server::own();
     let (one, other) = (image(&api, "x86_64").await, image(&api, "aarch64").await);
@@ -216,7 +216,7 @@ async fn an_image_that_is_deleted_changed_or_damaged_makes_its_set_incomplete() 
     assert_eq!(states(&looked).0, ["changed", "complete"]);
 }
 
-#[tokio::test]
+#[test]
 async fn a_server_that_dies_leaves_a_set_that_the_next_one_goes_on_with() {
     let api = Server::own();
     let made = set(&api, &[("aarch64", true), ("x86_64", true)]).await;
@@ -240,7 +240,7 @@ async fn a_server_that_dies_leaves_a_set_that_the_next_one_goes_on_with() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_wrong_leaves_nothing_behind() {
     let api = Server::own();
     let (x86, arm) = (recipe(&api, "x86_64").await, recipe(&api, "aarch64").await);
@@ -338,7 +338,7 @@ async fn what_is_wrong_leaves_nothing_behind() {
 }
 
 /// Two requests for the same version at the same time make one set.
-#[tokio::test]
+#[test]
 async fn one_of_two_wins() {
     let api = Server::own();
     let recipe = recipe(&api, "x86_64").await;

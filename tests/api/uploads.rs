@@ -49,7 +49,7 @@ async fn content(api: &Server, bucket: &str, key: &str) -> Vec<u8> {
     object.body.collect().await.unwrap().to_vec()
 }
 
-#[tokio::test]
+#[test]
 async fn an_archive_goes_to_its_recipe() {
     let api = Server::shared();
     let id = bare_recipe(&api).await;
@@ -80,7 +80,7 @@ async fn an_archive_goes_to_its_recipe() {
     api.make("/v3/jobs", job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn artifacts_and_a_manifest_make_an_image() {
     let api = Server::shared();
     let id = bare_image(&api).await;
@@ -129,7 +129,7 @@ async fn artifacts_and_a_manifest_make_an_image() {
     assert_eq!(api.make("/v3/jobs", job).await["arch"], "aarch64");
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_not_there_takes_nothing() {
     let api = Server::shared();
     let image = bare_image(&api).await;
@@ -154,7 +154,7 @@ async fn what_is_not_there_takes_nothing() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_manifest_has_to_name_what_is_there() {
     let api = Server::shared();
     let image = bare_image(&api).await;
@@ -200,7 +200,7 @@ async fn a_manifest_has_to_name_what_is_there() {
         .is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn an_object_is_not_larger_than_allowed() {
     let api = Server::with(&[("KILN__LIMITS__UPLOAD_BYTES", "1000")]);
     let id = bare_recipe(&api).await;
@@ -219,7 +219,7 @@ async fn an_object_is_not_larger_than_allowed() {
     put(&api, &path, vec![0; 1000]).await.is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn an_upload_that_breaks_off_leaves_nothing() {
     let api = Server::own();
     let id = bare_recipe(&api).await;
@@ -241,7 +241,7 @@ async fn an_upload_that_breaks_off_leaves_nothing() {
     put(&api, &path, "whole").await.is(200);
 }
 
-#[tokio::test]
+#[test]
 async fn what_was_uploaded_goes_with_its_image() {
     let api = Server::shared();
     for version in ["/v2", "/v3"] {
@@ -287,7 +287,7 @@ async fn begun(api: &Server, bucket: &str, prefix: &str) {
     panic!("the upload did not begin");
 }
 
-#[tokio::test]
+#[test]
 async fn what_comes_too_late_changes_nothing() {
     let api = Server::own();
     let image = bare_image(&api).await;
@@ -340,7 +340,7 @@ async fn what_comes_too_late_changes_nothing() {
 }
 
 /// Of uploads to one record at the same time, none changes what another one was told.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[test(threads = 2)]
 async fn uploads_at_the_same_time_leave_each_others_objects_alone() {
     const CLIENTS: usize = 8;
     let api = Server::own();

@@ -16,7 +16,7 @@ async fn objects_of(api: &Server, image: &Value) -> Vec<String> {
     paths.chain([path.to_owned()]).collect()
 }
 
-#[tokio::test]
+#[test]
 async fn a_record_is_the_same_in_every_version() {
     let api = Server::shared();
     let (recipe, image, key) = (api.recipe(json!({})).await, api.image(json!({})).await, api.key().await);
@@ -57,7 +57,7 @@ async fn a_record_is_the_same_in_every_version() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn deleting_is_for_good_and_takes_the_objects_along() {
     let api = Server::shared();
     for version in VERSIONS {
@@ -80,7 +80,7 @@ async fn deleting_is_for_good_and_takes_the_objects_along() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn cascade_says_whether_the_objects_go() {
     let api = Server::shared();
     for (query, goes) in [
@@ -123,7 +123,7 @@ async fn cascade_says_whether_the_objects_go() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w05_a_shared_object_outlives_all_but_its_last_record() {
     let api = Server::shared();
     let artifacts = |rootfs: &str, own: &str| json!([artifact(ROOTFS, rootfs), artifact("x/own", own)]);
@@ -152,7 +152,7 @@ async fn w05_a_shared_object_outlives_all_but_its_last_record() {
     assert!(!api.exists(&rootfs).await && !api.exists(&images[1].1).await);
 }
 
-#[tokio::test]
+#[test]
 async fn w07_deleting_a_collection_lasts_and_what_comes_after_is_kept() {
     for version in VERSIONS {
         let mut api = Server::own();
@@ -182,7 +182,7 @@ async fn w07_deleting_a_collection_lasts_and_what_comes_after_is_kept() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_collection_can_go_without_its_objects() {
     let api = Server::own();
     let (recipe, image) = (api.recipe(json!({})).await, api.image(json!({})).await);

@@ -23,7 +23,7 @@ async fn status(server: &Server, token: &str) -> u16 {
     server.ask(token, "GET", "/v3/images", None).await.status
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn every_asymmetric_algorithm_is_accepted() {
     use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
     let all = [RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA];
@@ -48,7 +48,7 @@ async fn every_asymmetric_algorithm_is_accepted() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn roles_come_from_the_issuer() {
     let key = SigningKey::new("one", Algorithm::ES256);
     let issuer = TestIssuer::start(&[&key]).await;
@@ -76,7 +76,7 @@ async fn roles_come_from_the_issuer() {
     assert!(!ran.stderr.contains(&read[..40]), "{}", ran.stderr);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn claims_are_checked() {
     let key = SigningKey::new("one", Algorithm::ES256);
     let issuer = TestIssuer::start(&[&key]).await;
@@ -146,7 +146,7 @@ async fn claims_are_checked() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn forged_tokens_are_refused() {
     let key = SigningKey::new("one", Algorithm::RS256);
     let issuer = TestIssuer::start(&[&key]).await;
@@ -224,7 +224,7 @@ async fn forged_tokens_are_refused() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn keys_are_exchanged_without_a_restart() {
     let (old, new) = (
         SigningKey::new("old", Algorithm::ES256),
@@ -248,7 +248,7 @@ async fn keys_are_exchanged_without_a_restart() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn an_unknown_key_is_looked_for_at_most_once_a_minute() {
     let key = SigningKey::new("one", Algorithm::ES256);
     let issuer = TestIssuer::start(&[&key]).await;
@@ -272,7 +272,7 @@ async fn an_unknown_key_is_looked_for_at_most_once_a_minute() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn an_issuer_that_is_down_shuts_out_its_own_tokens_only() {
     let key = SigningKey::new("one", Algorithm::ES256);
     let issuer = TestIssuer::start(&[&key]).await;
@@ -294,7 +294,7 @@ async fn an_issuer_that_is_down_shuts_out_its_own_tokens_only() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn an_issuer_has_to_prove_itself() {
     let (key, authority, kiln) = (SigningKey::new("one", Algorithm::ES256), Authority::new(), Kiln::bare());
     let file = |name: &str| kiln.data().join(name);
@@ -321,7 +321,7 @@ async fn an_issuer_has_to_prove_itself() {
 }
 
 /// A description of another issuer, or keys that are not meant for tokens.
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn what_the_issuer_says_is_checked() {
     let key = SigningKey::new("one", Algorithm::ES256);
     let issuer = TestIssuer::start(&[&key]).await;

@@ -124,7 +124,7 @@ fn session(answer: &Answer) -> String {
     session.split(';').next().unwrap().to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_person_of_the_issuer_gets_a_session() {
     let site = Site::start().await;
     let login = site.get("/ui/login?next=/ui/jobs", "").await;
@@ -181,7 +181,7 @@ async fn a_person_of_the_issuer_gets_a_session() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn whatever_is_not_the_issuers_answer_to_this_browser_signs_nobody_in() {
     let site = Site::start().await;
     let begun = site.begin("/ui").await;
@@ -286,7 +286,7 @@ async fn whatever_is_not_the_issuers_answer_to_this_browser_signs_nobody_in() {
     site.server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn the_issuer_replaces_tokens_before_they_expire_or_ends_the_session() {
     let site = Site::start().await;
     let begun = site.begin("/ui").await;

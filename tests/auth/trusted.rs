@@ -43,7 +43,7 @@ impl Site {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_service_without_a_token_is_served_where_others_need_one() {
     let site = Site::start(&[REQUIRED]);
     assert_eq!(site.ask("cray-ims", "GET", "/v3/images", "").await.status, 200);
@@ -68,7 +68,7 @@ async fn a_service_without_a_token_is_served_where_others_need_one() {
     assert!(log.contains("callers need no token there"), "{log}");
 }
 
-#[tokio::test]
+#[test]
 async fn a_web_page_under_a_domain_of_its_own_is_refused_without_a_token() {
     let site = Site::start(&[REQUIRED]);
     let refused = site.ask("evil.example.org", "GET", "/v3/images", "").await;
@@ -76,7 +76,7 @@ async fn a_web_page_under_a_domain_of_its_own_is_refused_without_a_token() {
     site.server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn a_caller_from_another_network_is_refused_with_a_token_too() {
     let networks = ("KILN__TRUSTED_LISTENER__NETWORKS", "['10.32.0.0/12']");
     let site = Site::start(&[networks, REQUIRED]);
@@ -88,7 +88,7 @@ async fn a_caller_from_another_network_is_refused_with_a_token_too() {
     site.server.stop();
 }
 
-#[tokio::test]
+#[test]
 async fn a_proxy_on_this_host_may_ask_by_a_configured_name() {
     let site = Site::start(&[]);
     let by_name = async |host: &str| send(site.server.request("GET", "/v3/images").header("host", host)).await;

@@ -34,7 +34,7 @@ macro_rules! conformance {
         );
 
         /// Starts a sandbox, as a server does, says that and waits to be killed. Run by a test, in a process of its own.
-        #[tokio::test]
+        #[test]
         #[ignore = "a process that another test starts and kills"]
         async fn a_starter() {
             $crate::drivers::cases::a_starter::<$kind>().await;
@@ -42,7 +42,7 @@ macro_rules! conformance {
     };
     ($kind:ty: $($case:ident),+) => {
         $(
-            #[tokio::test]
+            #[test]
             async fn $case() {
                 $crate::needs!(<$kind as $crate::drivers::place::Kind>::lack());
                 $crate::drivers::cases::$case::<$kind>().await;
@@ -238,7 +238,7 @@ fn resolve(name: &str) -> String {
 pub async fn names_are_resolved<K: Kind>() {
     let place = Place::<K>::new().await;
     let Some((name, address)) = place.kind.known_name() else {
-        return support::skipped("the tests do not know what the host's own resolver knows");
+        kiln_harness::skip("the tests do not know what the host's own resolver knows");
     };
     let spec = place.spec(&resolve(name));
     let evidence = place.run(&spec).await;

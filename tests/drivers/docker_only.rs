@@ -23,7 +23,7 @@ use crate::support::{
     sshd::Sshd,
 };
 
-#[tokio::test]
+#[test]
 async fn an_engine_that_crashes_and_comes_back() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
@@ -61,7 +61,7 @@ async fn an_engine_that_crashes_and_comes_back() {
     driver.destroy(spec.job, Scratch::Remove).await.unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn what_the_engine_has_not() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
@@ -100,7 +100,7 @@ async fn what_the_engine_has_not() {
     assert!(failure.detail.contains("own kernel"), "{failure:?}");
 }
 
-#[tokio::test]
+#[test]
 async fn what_the_engine_has_is_tried_out() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
@@ -111,7 +111,7 @@ async fn what_the_engine_has_is_tried_out() {
     assert_eq!(place.driver().list().await.unwrap(), []);
 }
 
-#[tokio::test]
+#[test]
 async fn who_stops_a_container_stops_the_agent_first() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
@@ -144,7 +144,7 @@ async fn who_stops_a_container_stops_the_agent_first() {
     place.destroy(spec.job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn two_installations_on_one_engine_leave_each_others_sandboxes_alone() {
     needs!(Containers::lack());
     let (one, other) = (Place::<Containers>::new().await, Place::<Containers>::new().await);
@@ -156,7 +156,7 @@ async fn two_installations_on_one_engine_leave_each_others_sandboxes_alone() {
     one.destroy(job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn who_may_ask_the_engine_learns_no_secret() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
@@ -186,7 +186,7 @@ print("closed" if code in (errno.EACCES, errno.ENETUNREACH, errno.EHOSTUNREACH) 
 }
 "#;
 
-#[tokio::test]
+#[test]
 async fn networks_that_are_denied_stay_out_of_reach_whatever_root_does() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
@@ -239,7 +239,7 @@ async fn networks_that_are_denied_stay_out_of_reach_whatever_root_does() {
     place.destroy(neighbour).await;
 }
 
-#[tokio::test]
+#[test]
 async fn nothing_of_the_engines_host_is_within_reach() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;
@@ -306,7 +306,7 @@ fn through(sshd: &Sshd, kiln: &Kiln, known: &str) -> DockerDriver {
     ))
 }
 
-#[tokio::test]
+#[test]
 async fn an_engine_on_another_host_through_ssh() {
     needs!(Containers::lack(), Sshd::lack());
     assert_eq!(DEFAULT_SOCKET, "/var/run/docker.sock");
@@ -346,7 +346,7 @@ async fn an_engine_on_another_host_through_ssh() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_machine_asks_the_name_servers_of_the_engines_host() {
     needs!(Containers::lack());
     let own = own_address().unwrap();
@@ -372,7 +372,7 @@ async fn a_machine_asks_the_name_servers_of_the_engines_host() {
     place.destroy(spec.job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn what_an_interrupted_trial_left_is_swept_whoever_left_it() {
     needs!(Containers::lack());
     let place = Place::<Containers>::new().await;

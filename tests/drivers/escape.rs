@@ -112,12 +112,12 @@ async fn nothing_is_found<K: Kind>() {
     place.destroy(spec.job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn nothing_leads_out_of_namespaces() {
     nothing_is_found::<Namespaces>().await;
 }
 
-#[tokio::test]
+#[test]
 async fn nothing_leads_out_of_machines() {
     nothing_is_found::<Microvms>().await;
 }

@@ -260,7 +260,7 @@ conformance!(Pods:
 );
 
 /// Starts a sandbox, as a server does, says that and waits to be killed. Run by a test, in a process of its own.
-#[tokio::test]
+#[test]
 #[ignore = "a process that another test starts and kills"]
 async fn a_starter() {
     crate::drivers::cases::a_starter::<Pods>().await;
@@ -275,7 +275,7 @@ async fn waits_for(driver: &dyn Driver, job: JobId, code: Code, words: &str) {
     assert!(seen.await, "{:?}", driver.look(job).await);
 }
 
-#[tokio::test]
+#[test]
 async fn a_sandbox_that_cannot_start_says_why() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;
@@ -300,7 +300,7 @@ async fn a_sandbox_that_cannot_start_says_why() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-#[tokio::test]
+#[test]
 async fn what_the_cluster_has_not() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;
@@ -333,7 +333,7 @@ async fn what_the_cluster_has_not() {
     assert_eq!(place.driver().list().await.unwrap(), []);
 }
 
-#[tokio::test]
+#[test]
 async fn a_pod_that_should_be_in_a_virtual_machine_refuses_its_nodes_kernel() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;
@@ -350,7 +350,7 @@ async fn a_pod_that_should_be_in_a_virtual_machine_refuses_its_nodes_kernel() {
     place.destroy(spec.job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn a_pod_that_is_deleted_by_hand_is_no_silence() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;
@@ -398,7 +398,7 @@ impl Drop for There {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_quota_that_is_exceeded_is_the_reason_why_a_sandbox_waits() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;
@@ -428,7 +428,7 @@ async fn a_quota_that_is_exceeded_is_the_reason_why_a_sandbox_waits() {
     assert_eq!(place.kind.leftovers(&place.kiln, spec.job), [""; 0]);
 }
 
-#[tokio::test]
+#[test]
 async fn a_pod_that_is_evicted_through_the_api_is_no_fault_of_the_job() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;
@@ -453,7 +453,7 @@ async fn a_pod_that_is_evicted_through_the_api_is_no_fault_of_the_job() {
     place.destroy(job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn a_runtime_class_that_goes_takes_no_running_sandbox_along() {
     needs!(Pods::lack());
     let place = Place::<Pods>::new().await;

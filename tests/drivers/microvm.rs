@@ -34,7 +34,7 @@ impl Kind for Microvms {
         let qemu = format!("qemu-system-{}", support::HOST);
         let path = std::env::var_os("PATH").unwrap_or_default();
         let is_there = std::env::split_paths(&path).any(|dir| dir.join(&qemu).exists());
-        let no_qemu = (!is_there).then(|| format!("{qemu} is not installed"));
+        let no_qemu = (!is_there).then(|| format!("{qemu} is not installed: `.ci/install-packages test`"));
         support::no_namespaces().or(no_qemu)
     }
 
@@ -103,7 +103,7 @@ conformance!(Microvms:
 );
 
 /// See [`crate::drivers::cases::a_starter`].
-#[tokio::test]
+#[test]
 #[ignore = "a process that another test starts and kills"]
 async fn a_starter() {
     crate::drivers::cases::a_starter::<Microvms>().await;
@@ -116,7 +116,7 @@ fn qemu_of(job: JobId) -> Pid {
     qemu.unwrap_or_else(|| panic!("no QEMU: {processes:?}")).0
 }
 
-#[tokio::test]
+#[test]
 async fn qemu_is_nobody_and_knows_no_secret() {
     needs!(Microvms::lack(), support::not_root());
     let place = Place::<Microvms>::new().await;
@@ -152,7 +152,7 @@ async fn qemu_is_nobody_and_knows_no_secret() {
     place.destroy(job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn the_end_of_a_machine_is_known_whatever_ends_it() {
     needs!(Microvms::lack(), support::not_root());
     let place = Place::<Microvms>::new().await;
@@ -193,7 +193,7 @@ async fn the_end_of_a_machine_is_known_whatever_ends_it() {
     place.destroy(spec.job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn a_machine_has_the_cpus_of_its_job() {
     needs!(Microvms::lack());
     let place = Place::<Microvms>::new().await;
@@ -204,7 +204,7 @@ async fn a_machine_has_the_cpus_of_its_job() {
     place.destroy(spec.job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn a_machine_has_the_memory_of_its_job() {
     needs!(Microvms::lack());
     let place = Place::<Microvms>::new().await;
@@ -216,7 +216,7 @@ async fn a_machine_has_the_memory_of_its_job() {
     place.destroy(spec.job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn a_machine_has_the_processes_of_its_job() {
     needs!(Microvms::lack());
     let place = Place::<Microvms>::new().await;
@@ -227,7 +227,7 @@ async fn a_machine_has_the_processes_of_its_job() {
     place.destroy(spec.job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn what_a_machine_cannot_have_is_refused() {
     needs!(Microvms::lack());
     let place = Place::<Microvms>::new().await;
@@ -253,7 +253,7 @@ async fn what_a_machine_cannot_have_is_refused() {
 }
 
 /// Prints how long it takes to the agent; the figure is in docs/microvm.md.
-#[tokio::test]
+#[test]
 async fn a_machine_is_up_in_time() {
     needs!(Microvms::lack());
     let place = Place::<Microvms>::new().await;

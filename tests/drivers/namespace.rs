@@ -125,7 +125,7 @@ fn supervisor_of(place: &Place<Namespaces>, job: JobId) -> Pid {
     Pid::from_raw(i32::try_from(note["pid"].as_i64().unwrap()).unwrap())
 }
 
-#[tokio::test]
+#[test]
 async fn an_attached_sandbox_is_its_own_process_s_business_and_ends_with_it() {
     needs!(Namespaces::lack());
     let place = Place::<Namespaces>::new().await;
@@ -144,7 +144,7 @@ async fn an_attached_sandbox_is_its_own_process_s_business_and_ends_with_it() {
     assert_eq!(driver.list().await.unwrap(), []);
 }
 
-#[tokio::test]
+#[test]
 async fn a_sandbox_is_destroyed_even_if_its_supervisor_hangs() {
     needs!(Namespaces::lack());
     let place = Place::<Namespaces>::new().await;
@@ -162,7 +162,7 @@ fn no_groups() -> Option<String> {
     })
 }
 
-#[tokio::test]
+#[test]
 async fn a_sandbox_stands_still_as_long_as_its_server_shows_no_life() {
     needs!(Namespaces::lack().or_else(no_groups));
     let place = Place::<Namespaces>::new().await;
@@ -197,7 +197,7 @@ async fn a_sandbox_stands_still_as_long_as_its_server_shows_no_life() {
     place.destroy(job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn whoever_is_killed_the_end_is_known_and_nothing_is_left() {
     needs!(Namespaces::lack());
     let place = Place::<Namespaces>::new().await;
@@ -269,7 +269,7 @@ fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     .skip(1)
 }
 
-#[tokio::test]
+#[test]
 async fn a_supervisor_killed_at_any_moment_of_the_start_leaves_nothing() {
     needs!(Namespaces::lack());
     let place = Place::<Namespaces>::new().await;
@@ -291,7 +291,7 @@ async fn a_supervisor_killed_at_any_moment_of_the_start_leaves_nothing() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn directories_deeper_than_any_path_are_measured_and_removed() {
     needs!(Namespaces::lack());
     let place = Place::<Namespaces>::new().await;
@@ -320,7 +320,7 @@ os.sync()
     assert_eq!(place.driver().list().await.unwrap(), []);
 }
 
-#[tokio::test]
+#[test]
 async fn without_slirp4netns_the_failure_says_what_to_install() {
     needs!(Namespaces::lack());
     let dir = tempfile::tempdir().unwrap();

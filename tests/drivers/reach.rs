@@ -133,22 +133,22 @@ peer.send(b\"\\0\" * 12)
 const OF_NAMESPACES: [&str; 2] = ["EACCES"; 2];
 const OF_MACHINES: [&str; 2] = ["ECONNREFUSED", "ENETUNREACH"];
 
-#[tokio::test]
+#[test]
 async fn what_is_denied_to_namespaces_stays_denied() {
     what_is_denied::<Namespaces>(OF_NAMESPACES).await;
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_denied_to_machines_stays_denied() {
     what_is_denied::<Microvms>(OF_MACHINES).await;
 }
 
-#[tokio::test]
+#[test]
 async fn namespaces_reach_only_what_they_are_allowed_to() {
     what_is_allowed::<Namespaces>(OF_NAMESPACES).await;
 }
 
-#[tokio::test]
+#[test]
 async fn machines_reach_only_what_they_are_allowed_to() {
     what_is_allowed::<Microvms>(OF_MACHINES).await;
 }

@@ -26,7 +26,7 @@ const RUN: usize = 4;
 /// The longest time until a new job has a reason for waiting.
 const SOON: Duration = Duration::from_secs(30);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn two_hundred_jobs_at_once_take_their_turns() {
     needs!(support::no_namespaces());
     let site = Arc::new(Site::start(&[("KILN__CAPACITY__JOBS", &AT_ONCE.to_string())]).await);

@@ -51,7 +51,7 @@ async fn assert_all_succeed(site: &Site, jobs: &[String], attempts: u64) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn jobs_outlive_a_database_that_somebody_holds() {
     needs!(support::no_namespaces());
     let site = Arc::new(Site::start(&[("KILN__CAPACITY__JOBS", "2")]).await);
@@ -76,7 +76,7 @@ async fn jobs_outlive_a_database_that_somebody_holds() {
     check(&site, &observer).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn jobs_outlive_a_postgresql_that_is_away() {
     needs!(support::no_namespaces());
     let mut postgres = tokio::task::block_in_place(postgres::Server::start);

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 40;
 /// How many such rounds are held. On a busy host the job takes longer than this process may have connections.
 const HELD: usize = 40;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[test(threads = 2)]
 async fn silent_connections_take_no_descriptors_from_jobs_and_users() {
     needs!(support::no_namespaces());
     let site = Site::start_with_files(FILES).await;

@@ -16,7 +16,7 @@ use crate::faults::{
 };
 use crate::support::{self, Kiln, Recipe, kiln_program};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_build_that_fills_its_disk_says_so_and_harms_no_other() {
     needs!(support::no_namespaces());
     let files = ("KILN__CAPACITY__FILES_PER_JOB", "20000");
@@ -86,7 +86,7 @@ exec unshare --mount sh -c '
     exec "@KILN" "$@"' sh "$@"
 "#;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_full_data_directory_loses_no_record() {
     needs!(support::no_namespaces(), support::not_root());
     let dir = tempfile::tempdir().unwrap();

@@ -154,7 +154,7 @@ impl Course {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn whoever_is_killed_every_job_ends_once() {
     needs!(support::no_namespaces());
     let rounds = std::env::var("KILN_FAULT_ROUNDS").map_or(12, |text| text.parse().unwrap());

@@ -61,11 +61,11 @@ impl Drop for Group {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn neither_floods_nor_unfinished_uploads_use_up_a_small_memory() {
     needs!(support::no_namespaces(), support::not_root());
     let Some(group) = Group::make() else {
-        return support::skipped("there is no control group of version 1 for memory here");
+        kiln_harness::skip("there is no control group of version 1 for memory here");
     };
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("kiln");

@@ -54,7 +54,7 @@ impl Behind {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn an_s3_that_fails_for_good_is_named_as_the_cause() {
     needs!(support::no_namespaces());
     let more = [
@@ -85,7 +85,7 @@ async fn an_s3_that_fails_for_good_is_named_as_the_cause() {
     embedded.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn an_s3_that_fails_for_a_while_costs_no_image() {
     needs!(support::no_namespaces());
     let Behind {
@@ -138,7 +138,7 @@ async fn an_s3_that_fails_for_a_while_costs_no_image() {
     embedded.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn an_s3_that_fails_every_other_request_costs_no_image() {
     needs!(support::no_namespaces());
     let Behind {
@@ -172,7 +172,7 @@ async fn an_s3_that_fails_every_other_request_costs_no_image() {
 }
 
 /// A job that is done waits for its log and its manifest to be written, for longer than the client of S3 tries by itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn an_s3_that_is_overloaded_as_a_job_ends_costs_no_image() {
     needs!(support::no_namespaces());
     let Behind {

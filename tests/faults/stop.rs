@@ -19,7 +19,7 @@ const STOPPED: Duration = Duration::from_secs(10);
 /// How long the scripts take, and how long the server stays away: some builds end without it.
 const SCRIPT: Duration = Duration::from_secs(6);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn builds_go_on_without_their_server() {
     needs!(support::no_namespaces());
     let site = Arc::new(Site::start(&[("KILN__CAPACITY__JOBS", "2")]).await);

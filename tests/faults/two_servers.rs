@@ -146,7 +146,7 @@ fn no_faketime() -> Option<String> {
     (!Path::new(&library).exists()).then(|| format!("{library} is missing; install faketime"))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_server_whose_clock_is_late_notes_the_time_of_the_database() {
     needs!(no_faketime());
     let shared = Shared::new().await;
@@ -211,7 +211,7 @@ fn no_freezer() -> Option<String> {
     support::not_root().or(lack)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn whatever_becomes_of_servers_their_jobs_run_once_at_a_time_and_end_once() {
     needs!(support::no_namespaces(), no_freezer(), no_faketime());
     let shared = Shared::new().await;
@@ -298,7 +298,7 @@ async fn whatever_becomes_of_servers_their_jobs_run_once_at_a_time_and_end_once(
     shared.embedded.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_job_that_is_cancelled_through_another_server_ends_at_once() {
     needs!(support::no_namespaces());
     let shared = Shared::new().await;
@@ -329,7 +329,7 @@ async fn a_job_that_is_cancelled_through_another_server_ends_at_once() {
     shared.embedded.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn two_servers_share_the_jobs() {
     needs!(support::no_namespaces());
     let shared = Shared::new().await;
@@ -356,7 +356,7 @@ async fn two_servers_share_the_jobs() {
     shared.embedded.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_server_without_a_toolbox_takes_that_of_another_one() {
     // What a toolbox consists of belongs to ids that only root removes.
     needs!(support::no_namespaces(), support::not_root());

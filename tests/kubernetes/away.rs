@@ -22,7 +22,7 @@ use crate::support::{
 /// How long the API is away in one of two ways.
 const AWAY: Duration = Duration::from_mins(1);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_cluster_whose_api_is_away_for_two_minutes_costs_no_job() {
     needs!(cluster::lack(), no_machine(), support::no_namespaces());
     let site = Site::new().await;
@@ -77,7 +77,7 @@ async fn a_cluster_whose_api_is_away_for_two_minutes_costs_no_job() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_node_that_is_lost_costs_a_job_one_try() {
     needs!(rig::lack(), no_machine(), support::no_namespaces(), support::not_root());
     let rig = tokio::task::block_in_place(Rig::with_node);

@@ -19,7 +19,7 @@ use crate::support::{
     repository::Repository,
 };
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_foreign_recipe_becomes_an_image_in_a_pod() {
     needs!(
         cluster::lack(),
@@ -57,7 +57,7 @@ async fn a_foreign_recipe_becomes_an_image_in_a_pod() {
 /// An image of the rig with nothing but the agent.
 const BASE: &str = "rig.invalid/kiln:agent-only";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_pod_fetches_its_toolbox_where_no_registry_has_it() {
     needs!(cluster::lack(), no_machine(), support::no_namespaces());
     let mut site = Site::new().await;
@@ -117,7 +117,7 @@ async fn a_pod_fetches_its_toolbox_where_no_registry_has_it() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_build_in_a_pod_outlives_its_server() {
     needs!(cluster::lack(), no_machine(), support::no_namespaces());
     let site = Site::new().await;
@@ -207,7 +207,7 @@ impl User {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(threads = 4)]
 async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
     needs!(cluster::lack(), no_machine(), support::no_namespaces());
     let site = Site::new().await;

@@ -142,7 +142,7 @@ fn peak() -> u64 {
     line.trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn many_sandboxes_cost_one_watch_of_jobs_and_one_of_pods() {
     let place = Place::new().await;
     let mut jobs = Vec::new();
@@ -168,7 +168,7 @@ async fn many_sandboxes_cost_one_watch_of_jobs_and_one_of_pods() {
     assert_eq!(place.cluster.names("secrets").len(), jobs.len() - 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn watches_that_end_or_have_lost_their_place_begin_again() {
     let place = Place::new().await;
     let job = place.start().await;
@@ -203,7 +203,7 @@ async fn watches_that_end_or_have_lost_their_place_begin_again() {
     assert!(ended.await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn nothing_is_left_of_a_start_that_fails_and_a_busy_server_is_asked_later() {
     let place = Place::new().await;
     let fails = async |fault, asked, code| {
@@ -249,7 +249,7 @@ async fn nothing_is_left_of_a_start_that_fails_and_a_busy_server_is_asked_later(
     assert!(place.runs(job).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn an_answer_without_an_end_is_not_kept() {
     let place = Place::new().await;
     let before = peak();
@@ -262,7 +262,7 @@ async fn an_answer_without_an_end_is_not_kept() {
 }
 
 /// A short job says what it used once or twice, and is asked at its end.
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn that_a_pod_has_said_nothing_yet_is_not_remembered() {
     let place = Place::new().await;
     let job = place.start().await;
@@ -281,7 +281,7 @@ async fn that_a_pod_has_said_nothing_yet_is_not_remembered() {
     assert!(place.cluster.take().is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_shells_service_leads_to_the_server_that_was_last_to_say_so() {
     let mut place = Place::new().await;
     let job = place.start().await;

@@ -10,7 +10,7 @@ use crate::logs::{
     server::{NOBODY, Server},
 };
 
-#[tokio::test]
+#[test]
 async fn a_log_is_read_page_by_page() {
     let api = Server::shared();
     let mut job = LoggedJob::new(&api).await;
@@ -43,7 +43,7 @@ async fn a_log_is_read_page_by_page() {
     assert_eq!(api.read(&format!("{}?after=24", job.path())).await, nothing);
 }
 
-#[tokio::test]
+#[test]
 async fn a_log_is_read_as_text() {
     let api = Server::shared();
     let mut job = LoggedJob::new(&api).await;
@@ -77,7 +77,7 @@ async fn a_log_is_read_as_text() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn what_cannot_be_is_refused() {
     let api = Server::shared();
     let job = LoggedJob::new(&api).await;
@@ -129,7 +129,7 @@ async fn rest_of(mut stream: reqwest::Response) -> Vec<Event> {
     events
 }
 
-#[tokio::test]
+#[test]
 async fn a_log_is_followed_to_its_end() {
     let api = Server::shared();
     let mut job = LoggedJob::new(&api).await;
@@ -178,7 +178,7 @@ async fn a_log_is_followed_to_its_end() {
     assert!(numbers(&rest_of(follow(&api, &job, Some(4000)).await).await).is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn what_another_server_wrote_comes_soon() {
     let api = Server::shared();
     let mut job = LoggedJob::new(&api).await;
@@ -193,7 +193,7 @@ async fn what_another_server_wrote_comes_soon() {
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
-#[tokio::test]
+#[test]
 async fn the_last_words_are_heard() {
     let api = Server::shared();
     let mut job = LoggedJob::new(&api).await;
@@ -211,7 +211,7 @@ async fn the_last_words_are_heard() {
     assert_eq!(names, ["end", "log", "progress"]);
 }
 
-#[tokio::test]
+#[test]
 async fn a_job_that_goes_ends_its_stream() {
     let api = Server::shared();
     let job = LoggedJob::new(&api).await;
@@ -225,7 +225,7 @@ async fn a_job_that_goes_ends_its_stream() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn followers_do_not_hold_up_a_server_that_stops() {
     let api = Server::own();
     let mut job = LoggedJob::new(&api).await;

@@ -41,7 +41,7 @@ fn numbered(lines: std::ops::Range<u64>) -> String {
     lines.map(|n| format!("line {n}\n")).collect::<Vec<_>>().concat()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_log_is_shown() {
     let server = Server::shared();
     let mut job = LoggedJob::new(&server).await;
@@ -66,7 +66,7 @@ async fn a_log_is_shown() {
     assert!(unknown.stderr.contains("kiln jobs list"), "{}", unknown.stderr);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_terminal_is_spared() {
     let server = Server::shared();
     let mut job = LoggedJob::new(&server).await;
@@ -80,7 +80,7 @@ async fn a_terminal_is_spared() {
     assert_eq!(ran.ok().stdout, "red end\r\n");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn following_goes_on_when_the_server_was_away() {
     // A port that stays, so that the same address answers again.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
@@ -123,7 +123,7 @@ async fn following_goes_on_when_the_server_was_away() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn following_ends_with_its_reader() {
     let server = Server::shared();
     let job = LoggedJob::new(&server).await;

@@ -8,7 +8,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 
 use crate::s3::target::{client, loopback};
 
-#[tokio::test]
+#[test]
 async fn half_open_connections_make_room_for_each_other_and_keep_nobody_out() {
     let dir = tempfile::tempdir().unwrap();
     let server = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();

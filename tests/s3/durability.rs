@@ -32,7 +32,7 @@ fn mode(path: &Path) -> u32 {
     fs_err::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-#[tokio::test]
+#[test]
 async fn another_server_sees_all_without_the_first_having_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let first = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
@@ -75,7 +75,7 @@ async fn another_server_sees_all_without_the_first_having_stopped() {
     first.shutdown().await;
 }
 
-#[tokio::test]
+#[test]
 async fn orphans_go_when_they_are_old() {
     let dir = tempfile::tempdir().unwrap();
     let server = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
@@ -108,7 +108,7 @@ async fn orphans_go_when_they_are_old() {
     assert_eq!(list.contents().len(), 1);
 }
 
-#[tokio::test]
+#[test]
 async fn two_servers_write_to_one_directory() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = tokio::join!(
@@ -142,7 +142,7 @@ async fn two_servers_write_to_one_directory() {
     assert_eq!(fs_err::read_dir(dir.path().join("bodies")).unwrap().count(), 41);
 }
 
-#[tokio::test]
+#[test]
 async fn only_the_owner_gets_in() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("made/here");
@@ -154,7 +154,7 @@ async fn only_the_owner_gets_in() {
     assert!(matches!(refused, Err(EmbeddedError::NotLoopback(_))));
 }
 
-#[tokio::test]
+#[test]
 async fn a_stopped_server_is_unreachable() {
     let dir = tempfile::tempdir().unwrap();
     let server = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_stopped_server_is_unreachable() {
 }
 
 /// Not a test: the process that the next one kills.
-#[tokio::test]
+#[test]
 #[ignore = "serves until it is killed"]
 async fn serve_until_killed() {
     let Some(dir) = std::env::var_os(SERVED) else { return };
@@ -178,7 +178,7 @@ async fn serve_until_killed() {
 
 const SERVED: &str = "KILN_TEST_SERVED_DIR";
 
-#[tokio::test]
+#[test]
 async fn what_was_answered_outlives_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let mut process = tokio::process::Command::new(std::env::current_exe().unwrap())

@@ -18,7 +18,7 @@ fn tls_files(kiln: &Kiln) -> (PathBuf, PathBuf) {
     (kiln.data().join("tls.pem"), kiln.data().join("tls.key"))
 }
 
-#[tokio::test]
+#[test]
 async fn certificates_are_used_and_followed() {
     let (first, second) = (Authority::new(), Authority::new());
     let kiln = Kiln::bare();

@@ -30,7 +30,7 @@ async fn a_newer_database_is_refused(place: &Place) {
     assert!(text.contains("newer Kiln"), "{text}");
 }
 
-#[tokio::test]
+#[test]
 async fn a_file_is_for_its_owner_only() {
     let place = Place::sqlite();
     fs_err::write(place.file(), "").unwrap();
@@ -52,7 +52,7 @@ async fn a_file_is_for_its_owner_only() {
     assert_eq!(all(public_keys(&store), kiln::store::Side::Live).await.len(), 2);
 }
 
-#[tokio::test]
+#[test]
 async fn what_is_no_database_is_left_alone() {
     let place = Place::sqlite();
     fs_err::write(place.file(), "once upon a time, there was a text of some length").unwrap();
@@ -66,7 +66,7 @@ async fn what_is_no_database_is_left_alone() {
     assert!(error.contains("missing"), "{error}");
 }
 
-#[tokio::test]
+#[test]
 async fn an_unreachable_server_is_named_and_no_password_is() {
     let server = Server::shared();
     let good = server.url("postgres");

@@ -19,13 +19,13 @@ use crate::support::postgres::Server;
 macro_rules! on_both {
     ($($test:ident),+ $(,)?) => {
         mod on_sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
+            $(#[test(threads = 2)]
             async fn $test() {
                 super::$test(&$crate::store::place::Place::sqlite()).await;
             })+
         }
         mod on_postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
+            $(#[test(threads = 2)]
             async fn $test() {
                 super::$test(&$crate::store::place::Place::postgres()).await;
             })+

@@ -11,13 +11,13 @@ use crate::store::place::{Place, image, images, job};
 const CALLERS: u32 = 32;
 const EACH: u32 = 320;
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 #[ignore = "a measurement"]
 async fn on_sqlite() {
     figures("SQLite", &Place::sqlite()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 #[ignore = "a measurement"]
 async fn on_postgres() {
     figures("PostgreSQL", &Place::postgres()).await;

@@ -41,7 +41,7 @@ pub fn lacking(arch: &str) -> Option<String> {
     let qemu = format!("qemu-system-{arch}");
     let found = Command::new(&qemu).arg("--version").output();
     if found.is_err() {
-        return Some(format!("{qemu} is not installed"));
+        return Some(format!("{qemu} is not installed: `.ci/install-packages test`"));
     }
     (!Path::new("/usr/bin/apt-get").exists()).then(|| "there is no apt-get".to_owned())
 }

@@ -67,19 +67,12 @@ pub fn foreign() -> &'static str {
     if HOST == "aarch64" { "x86_64" } else { "aarch64" }
 }
 
-/// Reports, past the test harness's capture, that a test did not run.
-pub fn skipped(why: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let _ = writeln!(std::io::stderr(), "\nSKIPPED: {test}: {why}");
-}
-
-/// Returns from the test, with a report, on a machine that cannot run it.
+/// Ends the test, as skipped, on a machine that cannot run it.
 #[macro_export]
 macro_rules! needs {
     ($($lack:expr),+) => {
         $(if let Some(why) = $lack {
-            $crate::support::skipped(&why);
-            return;
+            kiln_harness::skip(why);
         })+
     };
 }

@@ -49,7 +49,7 @@ impl Drop for Provider {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_person_signs_in_at_the_issuer() {
     needs!(no_browser());
     let provider = tokio::task::spawn_blocking(Provider::start).await.unwrap();

@@ -208,7 +208,7 @@ fn full_disk() -> String {
     format!("{}B", total.saturating_sub(6 << 30))
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_bad_night_in_a_browser() {
     needs!(no_browser());
     let floor = full_disk();
@@ -449,7 +449,7 @@ async fn a_bad_night_in_a_browser() {
     drop(server);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_stuck_queue_says_why() {
     needs!(no_browser());
     let server = Server::start_in(

@@ -71,7 +71,7 @@ fn server() -> Server {
     server
 }
 
-#[tokio::test]
+#[test]
 async fn only_a_session_opens_pages_and_no_session_opens_the_api() {
     let server = server();
     let (read, write) = (server.token("read"), server.token("write"));
@@ -255,7 +255,7 @@ async fn only_a_session_opens_pages_and_no_session_opens_the_api() {
     assert_eq!(page(&server, "/ui", &reader).await.status, 303);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn nothing_typed_is_lost_when_a_session_ends() {
     needs!(no_browser());
     let server = server();

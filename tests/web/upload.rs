@@ -26,7 +26,7 @@ fn archive(name: &str) -> Vec<u8> {
     pack(&source_dir().join("recipes").join(name)).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_recipe_is_dropped_into_the_page() {
     needs!(no_browser());
     let server = Server::start(&[]);
@@ -80,7 +80,7 @@ async fn a_recipe_is_dropped_into_the_page() {
     server.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn forms_with_anything_but_a_recipe_add_nothing() {
     let server = Server::start(&[]);
     let page = send(server.request("GET", "/ui/recipes").header("accept", "text/html")).await;

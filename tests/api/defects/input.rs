@@ -8,7 +8,7 @@ use crate::api::{
     server::{NOBODY, Server, id_of, unique},
 };
 
-#[tokio::test]
+#[test]
 async fn w09_what_is_a_500_in_ims_is_a_422() {
     let api = Server::shared();
     let taken = api.recipe(json!({})).await;
@@ -82,7 +82,7 @@ async fn w09_what_is_a_500_in_ims_is_a_422() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w09_of_many_that_want_one_link_one_gets_it() {
     let api = Server::shared();
     let path = api.object("ims", "wanted", b"x").await;
@@ -100,7 +100,7 @@ async fn w09_of_many_that_want_one_link_one_gets_it() {
     assert_eq!(statuses, [vec![201], vec![422; 9]].concat());
 }
 
-#[tokio::test]
+#[test]
 async fn w11_a_patch_does_everything_or_nothing() {
     let api = Server::shared();
     let recipe = api
@@ -186,7 +186,7 @@ async fn w11_a_patch_does_everything_or_nothing() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w11_changes_at_the_same_time_all_count() {
     let api = Server::shared();
     let image = id_of(&api.image(json!({})).await);
@@ -201,7 +201,7 @@ async fn w11_changes_at_the_same_time_all_count() {
     assert_eq!(api.read(&path).await["metadata"].as_object().unwrap().len(), 8);
 }
 
-#[tokio::test]
+#[test]
 async fn w12_what_is_stored_is_typed() {
     let api = Server::own();
     let recipe = id_of(&api.recipe(json!({"arch": "x86_64"})).await);
@@ -227,7 +227,7 @@ async fn w12_what_is_stored_is_typed() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn w13_texts_that_would_be_something_else_elsewhere_are_refused_or_kept_as_they_are() {
     let api = Server::shared();
     let recipe = id_of(&api.recipe(json!({})).await);
@@ -287,7 +287,7 @@ async fn w13_texts_that_would_be_something_else_elsewhere_are_refused_or_kept_as
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w16_a_job_that_is_refused_leaves_nothing() {
     let api = Server::own();
     let recipe = id_of(&api.recipe(json!({})).await);
@@ -315,7 +315,7 @@ async fn w16_a_job_that_is_refused_leaves_nothing() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn w17_jobs_end_and_go_whatever_happens_elsewhere() {
     let api = Server::shared();
     let recipe = id_of(&api.recipe(json!({})).await);

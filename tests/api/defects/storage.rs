@@ -90,7 +90,7 @@ async fn image_of(api: &Server, artifacts: Value) -> Value {
     api.image(json!({ "link": link })).await
 }
 
-#[tokio::test]
+#[test]
 async fn w05_an_artifact_without_md5_comes_back_and_goes_like_the_others() {
     let api = Server::shared();
     let image = api.image(json!({"link": null})).await;
@@ -108,7 +108,7 @@ async fn w05_an_artifact_without_md5_comes_back_and_goes_like_the_others() {
     assert!(!api.exists(&kernel).await && !api.exists(&rootfs).await);
 }
 
-#[tokio::test]
+#[test]
 async fn w05_a_shared_artifact_survives_the_deletion_and_purge_of_one_image() {
     let api = Server::shared();
     let first = api.image(json!({"link": null})).await;
@@ -144,7 +144,7 @@ async fn w05_a_shared_artifact_survives_the_deletion_and_purge_of_one_image() {
     assert!(!api.exists(&shared).await);
 }
 
-#[tokio::test]
+#[test]
 async fn w06_deleting_and_restoring_change_no_object_however_large() {
     let api = Server::own();
     for size in [1 << 10, 200 << 20] {
@@ -174,7 +174,7 @@ async fn w06_deleting_and_restoring_change_no_object_however_large() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn w06_deleting_asks_nothing_of_s3_and_restoring_changes_nothing_there() {
     let wire = Wire::new().await;
     let api = wire.kiln().await;
@@ -201,7 +201,7 @@ async fn w06_deleting_asks_nothing_of_s3_and_restoring_changes_nothing_there() {
     assert!(seen.iter().all(looks), "{seen:?}");
 }
 
-#[tokio::test]
+#[test]
 async fn w07_a_crash_loses_no_write_that_was_answered() {
     let mut api = Server::own();
     let keys: Vec<Value> = stream::iter(0..60)
@@ -231,7 +231,7 @@ async fn w07_a_crash_loses_no_write_that_was_answered() {
     assert_eq!(api.read("/v3/public-keys").await.as_array().unwrap().len(), 59);
 }
 
-#[tokio::test]
+#[test]
 async fn w10_what_s3_does_not_answer_is_502_and_loses_no_link() {
     let wire = Wire::new().await;
     let api = wire.kiln().await;
@@ -303,7 +303,7 @@ async fn w10_what_s3_does_not_answer_is_502_and_loses_no_link() {
     api.make("/v3/jobs", job).await;
 }
 
-#[tokio::test]
+#[test]
 async fn w09_a_broken_manifest_stands_in_nobodys_way() {
     let api = Server::own();
     let (good, broken) = (api.image(json!({})).await, api.image(json!({})).await);
@@ -352,7 +352,7 @@ fn change_rows(data: &Path, statement: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-#[tokio::test]
+#[test]
 async fn w10_start_up_never_fails_on_data() {
     let mut api = Server::own();
     let key = api.key().await;

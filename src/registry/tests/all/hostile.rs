@@ -58,7 +58,7 @@ fn document(media_type: &str, bytes: Vec<u8>) -> Reply {
     Reply::new(200).header("content-type", media_type).body(bytes)
 }
 
-#[tokio::test]
+#[test]
 async fn answers_have_limits_of_size_and_time() {
     let endless = Reply::new(200)
         .header("content-type", media::INDEX)
@@ -90,7 +90,7 @@ async fn answers_have_limits_of_size_and_time() {
     assert_eq!(failure.code, Code::RegistryTimeout);
 }
 
-#[tokio::test]
+#[test]
 async fn digests_are_not_taken_on_trust() {
     let bytes = index_of(Vec::new());
     let other = Digest::of(b"other");
@@ -101,7 +101,7 @@ async fn digests_are_not_taken_on_trust() {
     assert_eq!(by_digest.code, Code::RegistryDigest);
 }
 
-#[tokio::test]
+#[test]
 async fn redirects_lead_nowhere_that_the_registry_is_not() {
     for (to, is_followed) in [
         ("http://10.0.0.1/x", false),
@@ -137,7 +137,7 @@ async fn redirects_lead_nowhere_that_the_registry_is_not() {
     assert_eq!((failure.code, asked.load(Ordering::Relaxed)), (Code::RegistryAnswer, 6));
 }
 
-#[tokio::test]
+#[test]
 async fn passwords_go_to_the_registry_and_its_token_service_only() {
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let note = Arc::clone(&seen);
@@ -184,7 +184,7 @@ async fn all_with(reply: Reply, access: &Access) -> Place {
     place_with(start(move |_| reply.clone()).await, access).await
 }
 
-#[tokio::test]
+#[test]
 async fn tokens_have_limits_too() {
     for (token, code) in [
         (Reply::new(200).comes(Body::Endless), Code::RegistryAnswer),
@@ -216,7 +216,7 @@ async fn tokens_have_limits_too() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn refusals_have_their_causes() {
     let said = r#"{"errors": [{"code": "DENIED", "message": "over quota\u001b[31m\nfor x"}]}"#;
     for (status, code) in [
@@ -270,7 +270,7 @@ async fn with_documents(
     place(address.await).await
 }
 
-#[tokio::test]
+#[test]
 async fn what_refers_to_itself_ends() {
     let inner = index_of(Vec::new());
     let root = index_of(vec![Descriptor::of(media::INDEX, &inner)]);
@@ -296,7 +296,7 @@ async fn what_refers_to_itself_ends() {
     inspect::inspect(&place, Some(&tag())).await.unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn false_referrers_are_left_out_and_depth_ends() {
     let root = index_of(Vec::new());
     let stranger = to_json(&Index {
@@ -346,7 +346,7 @@ async fn false_referrers_are_left_out_and_depth_ends() {
     assert_eq!(nothing.code, Code::RegistryMissing);
 }
 
-#[tokio::test]
+#[test]
 async fn unknown_kinds_are_listed_and_copied_as_they_are() {
     let odd = br#"{"schemaVersion": 2,   "something": "else"}"#.to_vec();
     let blob = b"not even a document".to_vec();
@@ -435,7 +435,7 @@ async fn image_in(dir: &std::path::Path, size: usize) -> Place {
         .unwrap()
 }
 
-#[tokio::test]
+#[test]
 async fn a_registry_that_takes_no_more_gets_no_tag() {
     let dir = tempfile::tempdir().unwrap();
     let from = image_in(dir.path(), 1000).await;
@@ -469,7 +469,7 @@ async fn a_registry_that_takes_no_more_gets_no_tag() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn chunks_go_on_where_they_broke() {
     // Two whole chunks and a little.
     const SIZE: usize = (32 << 20) + 5000;
@@ -530,7 +530,7 @@ async fn chunks_go_on_where_they_broke() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_tag_that_moves_meanwhile_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let from = image_in(dir.path(), 1000).await;

@@ -9,8 +9,15 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
+#[macro_use]
+extern crate kiln_harness;
+
 mod hostile;
 mod many;
 mod real;
 mod rig;
 mod scripted;
+
+fn main() -> std::process::ExitCode {
+    kiln_harness::main()
+}

@@ -7,7 +7,7 @@ use crate::rig;
 
 const TAGS: usize = 10_000;
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn one_of_ten_thousand_tags_is_copied_and_all_others_stay() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = dir.path().join("blobs/sha256");

@@ -11,13 +11,11 @@ use serde_json::Value;
 
 use crate::rig::{self, Registry, host, image, notes, run};
 
-macro_rules! needs_the_real_thing {
-    () => {
-        if let Some(why) = rig::lacks() {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
-    };
+/// Ends the test, as skipped, where the real registry and its tools are missing.
+fn needs_the_real_thing() {
+    if let Some(why) = rig::lacks() {
+        kiln_harness::skip(why);
+    }
 }
 
 async fn publish_to(registry: &Registry, images: &[Image], tag: &str, scratch: &Path) -> Published {
@@ -46,9 +44,9 @@ fn listing(root: &Path) -> String {
     run("sh", &["-c", script, "sh", root.to_str().unwrap()])
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_published_root_is_the_root_that_was_built() {
-    needs_the_real_thing!();
+    needs_the_real_thing();
     let dir = tempfile::tempdir().unwrap();
     let (root, squashfs) = rig::root(dir.path());
     let registry = Registry::start();
@@ -135,9 +133,9 @@ async fn a_published_root_is_the_root_that_was_built() {
     assert!(!found[1].ok && found.len() == 2, "{found:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn mirrors_have_the_same_digests_there_and_back() {
-    needs_the_real_thing!();
+    needs_the_real_thing();
     let dir = tempfile::tempdir().unwrap();
     let (_, squashfs) = rig::root(dir.path());
     let registry = Registry::start();
@@ -177,9 +175,9 @@ async fn mirrors_have_the_same_digests_there_and_back() {
     run("skopeo", &["inspect", &format!("{layout}:1")]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn a_registry_that_dies_half_way_gets_the_rest_or_nothing() {
-    needs_the_real_thing!();
+    needs_the_real_thing();
     let dir = tempfile::tempdir().unwrap();
     let (_, squashfs) = rig::root(dir.path());
     // Chunks of 16 MiB: the layer has several.
@@ -247,9 +245,9 @@ async fn a_registry_that_dies_half_way_gets_the_rest_or_nothing() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn accounts_and_certificates_are_checked() {
-    needs_the_real_thing!();
+    needs_the_real_thing();
     let registry = Registry::start();
     let good = registry.access();
     Remote::check(&registry.host(), &good).await.unwrap();
@@ -277,9 +275,9 @@ async fn accounts_and_certificates_are_checked() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(threads = 2)]
 async fn an_image_with_the_wrong_label_is_not_published() {
-    needs_the_real_thing!();
+    needs_the_real_thing();
     let dir = tempfile::tempdir().unwrap();
     let (_, squashfs) = rig::root(dir.path());
     let registry = Registry::start();

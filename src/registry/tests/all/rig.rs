@@ -241,7 +241,7 @@ pub fn lacks() -> Option<String> {
         "readelf",
     ];
     match missing.into_iter().find(|program| !there(program)) {
-        Some(program) => Some(format!("{program} is not installed")),
+        Some(program) => Some(format!("{program} is not installed: `.ci/install-packages test`")),
         None if !is_root => Some("device nodes need root".to_owned()),
         None => None,
     }
