@@ -20,6 +20,16 @@ mod hostile;
 mod interrupt;
 mod sandbox;
 
+/// The tests that only `make test-all` runs.
+const LONG: [&str; 6] = [
+    "hostile::",
+    "interrupt::a_",
+    "interrupt::ctrl_c_during_an_upload",
+    "interrupt::whoever_dies",
+    "sandbox::a_build_that_needs_more_memory",
+    "sandbox::two_installations",
+];
+
 fn main() -> std::process::ExitCode {
-    kiln_harness::main()
+    kiln_harness::main(&LONG)
 }

@@ -35,7 +35,8 @@ fn no_disks(arch: &str) -> Option<String> {
         ("/usr/bin/xorriso".to_owned(), "xorriso"),
     ];
     let missing = needed.into_iter().find(|(path, _)| !Path::new(path).exists());
-    lacking(arch).or(missing.map(|(path, what)| format!("{what} is not installed ({path}): `.ci/install-packages test`")))
+    lacking(arch)
+        .or(missing.map(|(path, what)| format!("{what} is not installed ({path}): `.ci/install-packages test`")))
 }
 
 /// What a machine takes a file for.

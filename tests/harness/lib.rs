@@ -2,8 +2,8 @@
 //! machine cannot run it is skipped, and counted and listed as such. Tests come by `#[test]` of `kiln-harness-macros`, which
 //! a program takes with `#[macro_use] extern crate kiln_harness;`.
 //!
-//! `KILN_SUITE` says which tests run: `quick`, those without `thorough`; `rest`, those with it; else all. What is named on
-//! the command line runs in any case. `KILN_TEST_TIMES` names a file to which a line is added when a test begins
+//! A program has a list of its tests that take long. `KILN_SUITE` says which run: `quick`, all but those; `rest`, only those;
+//! else all. What is named on the command line runs in any case. `KILN_TEST_TIMES` names a file to which a line is added when a test begins
 //! (`begun NAME`), and one when it ends (`ended NAME SECONDS`).
 
 use std::{
@@ -30,8 +30,6 @@ pub struct Case {
     pub name: &'static str,
     /// Why it only runs when it is asked for, if so.
     pub ignored: Option<&'static str>,
-    /// Whether only `make test-all` runs it.
-    pub thorough: bool,
     /// The test itself. It fails by panicking.
     pub run: fn(),
 }
@@ -127,16 +125,28 @@ fn note(times: Option<&Mutex<File>>, line: &str) {
     }
 }
 
-/// Runs what the command line asks for, or everything that `KILN_SUITE` leaves.
-pub fn main() -> ExitCode {
+/// Runs what the command line asks for, or everything that `KILN_SUITE` leaves. `long` has the tests that take long, by the
+/// beginnings of their paths.
+pub fn main(long: &[&str]) -> ExitCode {
     let arguments = Arguments::from_args();
-    let suite = std::env::var("KILN_SUITE").unwrap_or_default();
-    let is_named = arguments.filter.is_some();
     let mut cases: Vec<_> = inventory::iter::<Case>().collect();
     cases.sort_by_key(|case| case.path());
+    let takes_long = |case: &Case| long.iter().any(|begin| case.path().starts_with(begin));
+    for begin in long {
+        if !cases.iter().any(|case| case.path().starts_with(begin)) {
+            eprintln!("the list of tests that take long names {begin}, which no test has");
+            return ExitCode::FAILURE;
+        }
+    }
     // A case that runs only when it is asked for is no test that this machine cannot run.
     cases.retain(|case| case.ignored.is_none() || arguments.ignored || arguments.include_ignored);
-    cases.retain(|case| is_named || suite.is_empty() || case.thorough == (suite == "rest"));
+    if arguments.filter.is_none() {
+        match std::env::var("KILN_SUITE").as_deref() {
+            Ok("quick") => cases.retain(|case| !takes_long(case)),
+            Ok("rest") => cases.retain(|case| takes_long(case)),
+            _ => {}
+        }
+    }
     note_panics();
     let times = times();
     let trials = cases.into_iter().map(|case| {

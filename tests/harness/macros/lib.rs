@@ -4,31 +4,29 @@
 use proc_macro::TokenStream;
 use quote::quote;
 use syn::{
-    Error, Expr, Ident, ItemFn, Lit, Meta, Token,
+    Error, Expr, Ident, ItemFn, Lit, Meta, MetaNameValue,
     parse::{Parse, ParseStream},
     parse_macro_input,
-    punctuated::Punctuated,
 };
 
-/// What stands in the brackets: `threads = N` for a runtime of so many threads, `thorough` for a test that only
-/// `make test-all` runs.
-#[derive(Default)]
+/// What stands in the brackets: `threads = N` for a runtime of so many threads.
 struct Options {
     threads: Option<Expr>,
-    thorough: bool,
 }
 
 impl Parse for Options {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        let mut options = Self::default();
-        for meta in Punctuated::<Meta, Token![,]>::parse_terminated(input)? {
-            match meta {
-                Meta::Path(path) if path.is_ident("thorough") => options.thorough = true,
-                Meta::NameValue(pair) if pair.path.is_ident("threads") => options.threads = Some(pair.value),
-                other => return Err(Error::new_spanned(other, "a test takes `thorough` and `threads = N`")),
-            }
+        if input.is_empty() {
+            return Ok(Self { threads: None });
         }
-        Ok(options)
+        let pair: MetaNameValue = input.parse()?;
+        if pair.path.is_ident("threads") {
+            Ok(Self {
+                threads: Some(pair.value),
+            })
+        } else {
+            Err(Error::new_spanned(pair, "a test takes `threads = N`"))
+        }
     }
 }
 
@@ -59,7 +57,6 @@ pub fn test(options: TokenStream, item: TokenStream) -> TokenStream {
     }
     function.attrs = kept;
     let name: &Ident = &function.sig.ident;
-    let thorough = options.thorough;
     let run = match (function.sig.asyncness.is_some(), options.threads) {
         (true, Some(threads)) => quote!(|| ::kiln_harness::block_on(#threads, #name())),
         (true, None) => quote!(|| ::kiln_harness::block_on(1, #name())),
@@ -77,7 +74,6 @@ pub fn test(options: TokenStream, item: TokenStream) -> TokenStream {
                 module: ::core::module_path!(),
                 name: ::core::stringify!(#name),
                 ignored: #ignored,
-                thorough: #thorough,
                 run: #run,
             }
         }

@@ -19,5 +19,5 @@ mod rig;
 mod scripted;
 
 fn main() -> std::process::ExitCode {
-    kiln_harness::main()
+    kiln_harness::main(&["many::", "real::"])
 }
