@@ -8,8 +8,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{File, OpenOptions},
-    io::Write,
+    fmt::Write as _,
+    io::Write as _,
     panic::{self, PanicHookInfo},
     process::ExitCode,
     sync::{Arc, LazyLock, Mutex, PoisonError},
@@ -17,6 +17,7 @@ use std::{
     time::Instant,
 };
 
+use fs_err::File;
 pub use inventory;
 pub use kiln_harness_macros::test;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -78,16 +79,13 @@ fn note_panics() {
     panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
         let thread = thread::current();
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        match thread.name().and_then(|name| said.get_mut(name)) {
-            Some(text) => {
-                let place = info.location().map(ToString::to_string).unwrap_or_default();
-                let words = info.payload_as_str().unwrap_or("a panic without words");
-                text.push_str(&format!("panicked at {place}:\n{words}\n"));
-            }
-            None => {
-                drop(said);
-                usual(info);
-            }
+        if let Some(text) = thread.name().and_then(|name| said.get_mut(name)) {
+            let place = info.location().map(ToString::to_string).unwrap_or_default();
+            let words = info.payload_as_str().unwrap_or("a panic without words");
+            let _ = writeln!(text, "panicked at {place}:\n{words}");
+        } else {
+            drop(said);
+            usual(info);
         }
     }));
 }
@@ -115,7 +113,7 @@ fn run_one(case: &Case, name: &str) -> Result<Completion, Failed> {
 /// The file for times, if one is named.
 fn times() -> Option<Arc<Mutex<File>>> {
     let path = std::env::var_os("KILN_TEST_TIMES")?;
-    let file = OpenOptions::new().append(true).create(true).open(path).ok()?;
+    let file = File::options().append(true).create(true).open(path).ok()?;
     Some(Arc::new(Mutex::new(file)))
 }
 
@@ -133,10 +131,11 @@ pub fn main(long: &[&str]) -> ExitCode {
     cases.sort_by_key(|case| case.path());
     let takes_long = |case: &Case| long.iter().any(|begin| case.path().starts_with(begin));
     for begin in long {
-        if !cases.iter().any(|case| case.path().starts_with(begin)) {
-            eprintln!("the list of tests that take long names {begin}, which no test has");
-            return ExitCode::FAILURE;
-        }
+        let is_there = cases.iter().any(|case| case.path().starts_with(begin));
+        assert!(
+            is_there,
+            "the list of tests that take long names {begin}, which no test has"
+        );
     }
     // A case that runs only when it is asked for is no test that this machine cannot run.
     cases.retain(|case| case.ignored.is_none() || arguments.ignored || arguments.include_ignored);
