@@ -9,6 +9,7 @@ use crate::support::{
     serve::{Answer, Server, token},
 };
 use serde_json::json;
+use sqlx::{Connection, SqliteConnection};
 
 const REQUIRED: (&str, &str) = ("KILN__AUTH__MODE", "required");
 
@@ -261,10 +262,15 @@ async fn wrong_tokens_are_refused() {
 #[test]
 async fn tokens_end() {
     let server = Server::start(&[REQUIRED]);
-    let short = token(&server.kiln, &["--name", "short", "--role", "read", "--expires", "2s"]);
+    let short = token(&server.kiln, &["--name", "short", "--role", "read", "--expires", "1h"]);
     let long = token(&server.kiln, &["--name", "long", "--role", "read", "--expires", "90d"]);
     assert_eq!(server.ask(&short, "GET", "/v3/images", None).await.status, 200);
-    tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
+    // It was made more than an hour ago.
+    let database = server.kiln.data().join("records.sqlite");
+    let mut database = SqliteConnection::connect(database.to_str().unwrap()).await.unwrap();
+    let an_hour_less = "UPDATE tokens SET expires = expires - 3600000001 WHERE name = 'short'";
+    sqlx::raw_sql(an_hour_less).execute(&mut database).await.unwrap();
+    database.close().await.unwrap();
     let answer = server.ask(&short, "GET", "/v3/images", None).await;
     assert_eq!(not_let_in(&answer), "The token has expired.");
 

@@ -4,7 +4,6 @@
 use std::{
     path::Path,
     process::{Child, Stdio},
-    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -12,6 +11,7 @@ use serde_json::Value;
 use crate::support::{
     self, HOST, Kiln, Ran,
     bootable::{lacking, tiny},
+    eventually,
     serve::Server,
 };
 
@@ -162,11 +162,11 @@ fn a_killed_check_takes_its_machine_along() {
     let kiln = Kiln::bare();
     let mut command = kiln.command(["check", "boot", "--append=tiny.do=wait"]);
     let mut child = command.arg(tiny(HOST)).stderr(Stdio::null()).spawn().unwrap();
-    wait_for(|| machine_of(&child).is_some());
+    eventually(|| machine_of(&child));
     let machine = machine_of(&child).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_for(|| !Path::new(&format!("/proc/{machine}")).exists());
+    eventually(|| !Path::new(&format!("/proc/{machine}")).exists());
     // The next one clears away what is left.
     let mut command = kiln.command(["check", "boot", "--timeout=1"]);
     command.arg(tiny(HOST)).arg("--append=tiny.do=wait");
@@ -194,14 +194,6 @@ fn machine_of(child: &Child) -> Option<u32> {
         }
     }
     None
-}
-
-fn wait_for(condition: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !condition() {
-        assert!(Instant::now() < until, "it does not come to that");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ impl Configured {
     fn says(&self, args: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.kiln.command(args);
         command.env_remove("KILN__WATCH__SILENCE");
+        command.env_remove("KILN__WATCH__HEARTBEAT");
         command.env("KILN_CONFIG", &self.file).envs(variables.iter().copied());
         let ran = support::run(command);
         let code = ran.code.unwrap_or(-1);

@@ -3,7 +3,7 @@
 //! The killed process is this program itself, told by its environment where to write. It prints each write once it was
 //! answered, so all that was printed has to be found, and nothing further than one write beyond it.
 
-use crate::support::postgres;
+use crate::support::{self, eventually_async, postgres};
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -147,7 +147,7 @@ fn write_and_die(place: &str, time: Duration, then: impl FnOnce()) -> Done {
         }
         done
     });
-    let answered = begun.recv_timeout(Duration::from_secs(30));
+    let answered = begun.recv_timeout(support::PATIENCE);
     std::thread::sleep(time);
     then();
     process.kill().unwrap();
@@ -241,19 +241,17 @@ async fn postgresql_loses_nothing_that_was_answered() {
 
 /// Waits until the server has noticed that a client is gone: it may still be committing for it.
 async fn settled(place: &str) {
-    let mut connection = PgConnection::connect(place).await.unwrap();
-    loop {
+    let connection = tokio::sync::Mutex::new(PgConnection::connect(place).await.unwrap());
+    eventually_async(async || {
         let busy: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM pg_stat_activity \
              WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()",
         )
-        .fetch_one(&mut connection)
+        .fetch_one(&mut *connection.lock().await)
         .await
         .unwrap();
-        if busy == 0 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    connection.close().await.unwrap();
+        busy == 0
+    })
+    .await;
+    connection.into_inner().close().await.unwrap();
 }

@@ -4,13 +4,13 @@ use std::{
     io::Read,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use crate::support::{
-    self, HOST, Kiln,
+    self, HOST, Kiln, PATIENCE,
     bootable::{lacking, tiny},
     tool,
+    wait::try_within,
 };
 
 /// The firmware and the machine of an architecture.
@@ -102,10 +102,8 @@ fn boot(arch: &str, file: &Path, drive: Drive, until: &str) -> String {
             String::from_utf8_lossy(&said).into_owned()
         }
     });
-    let deadline = Instant::now() + Duration::from_mins(3);
-    while !reader.is_finished() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    // What was said by then shows what is missing.
+    let _ = try_within(PATIENCE, || reader.is_finished());
     qemu.kill().unwrap();
     qemu.wait().unwrap();
     reader.join().unwrap()

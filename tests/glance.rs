@@ -5,7 +5,6 @@ use std::{
     net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -14,6 +13,7 @@ use tempfile::TempDir;
 use crate::support::{
     self, HOST, Kiln, Ran,
     bootable::{lacking, tiny},
+    eventually,
     fake_server::{Answer, FakeServer},
     tool,
 };
@@ -74,12 +74,11 @@ impl Glance {
             .unwrap();
         let url = format!("http://127.0.0.1:{port}");
         let glance = Self { dir, child, url };
-        let until = Instant::now() + Duration::from_secs(90);
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        eventually(|| {
             let log = || fs_err::read_to_string(glance.dir.path().join("log")).unwrap();
-            assert!(Instant::now() < until, "Glance does not start: {}", log());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            let does_not = |_| format!("Glance does not start: {}", log());
+            std::net::TcpStream::connect(("127.0.0.1", port)).map_err(does_not)
+        });
         glance
     }
 

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
 };
 
 use crate::support::{self, Kiln, Recipe, Started, eventually, repository::Repository};
@@ -11,10 +10,6 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-
-/// The limit for Ctrl-C, and for the clean-up after a killed kiln. A quiet machine needs less than a second for either; a busy
-/// one took two.
-const SOON: Duration = Duration::from_secs(15);
 
 /// These tests measure time, so they run one after the other.
 fn alone() -> MutexGuard<'static, ()> {
@@ -73,6 +68,16 @@ impl Sleeping {
     }
 }
 
+/// Whether a build has no process any more.
+fn no_process(kiln: &Kiln) -> Result<(), String> {
+    let processes = kiln.processes();
+    if processes.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{processes:?}"))
+    }
+}
+
 /// The processes of a build by their role: `supervisor` in the host's namespaces, `entrance`, `init`, `agent`.
 fn processes_of(kiln: Pid) -> BTreeMap<&'static str, Pid> {
     let only_child = |of: Pid| {
@@ -109,11 +114,9 @@ fn ctrl_c_ends_a_build_at_once() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let sleeping = Sleeping::new();
         let (kiln, build) = (sleeping.kiln, sleeping.build);
-        let begun = Instant::now();
+        // One that went on to the end of its script would have made an image.
         build.signal(signal);
         let ran = build.end();
-        let took = begun.elapsed();
-        assert!(took < SOON, "{signal}: it took {took:?}");
         assert!(
             ran.stderr.contains("error: the build was interrupted"),
             "{}",
@@ -133,16 +136,9 @@ fn ctrl_c_during_an_upload_leaves_no_parts() {
     let mut build = kiln.start(["build", "--verbose", recipe.path(), &repository.set()]);
     build.wait_for("package  done");
     // Something of the upload has arrived, but not all.
-    assert!(eventually(SOON, || !kiln
-        .stored()
-        .iter()
-        .all(|row| row.starts_with("object recipes"))));
-    let begun = Instant::now();
+    eventually(|| !kiln.stored().iter().all(|row| row.starts_with("object recipes")));
     build.signal(Signal::SIGINT);
     let ran = build.end();
-    let took = begun.elapsed();
-    // Hundreds of megabytes are removed from a disk that other tests use at the same time.
-    assert!(took < SOON, "it took {took:?}");
     kiln.assert_interrupted(&ran);
 }
 
@@ -152,8 +148,7 @@ fn a_killed_kiln_takes_its_sandbox_along() {
     let sleeping = Sleeping::new();
     let kiln = &sleeping.kiln;
     sleeping.build.signal(Signal::SIGKILL);
-    let gone = eventually(SOON, || kiln.processes().is_empty());
-    assert!(gone, "after {SOON:?}: {:?}", kiln.processes());
+    eventually(|| no_process(kiln));
     assert_eq!(kiln.jobs()[0]["state"], "running");
     sleeping.assert_next_build_works("interrupted");
 }
@@ -167,8 +162,7 @@ fn a_kiln_and_a_supervisor_killed_together_are_swept_up() {
     sleeping.build.signal(Signal::SIGSTOP);
     kill(supervisor, Signal::SIGKILL).unwrap();
     sleeping.build.signal(Signal::SIGKILL);
-    let gone = eventually(SOON, || kiln.processes().is_empty());
-    assert!(gone, "after {SOON:?}: {:?}", kiln.processes());
+    eventually(|| no_process(kiln));
     sleeping.assert_next_build_works("interrupted");
 }
 
@@ -201,11 +195,8 @@ fn whoever_dies_in_the_sandbox_the_build_says_so_and_cleans_up() {
         let sleeping = Sleeping::new();
         let (kiln, build) = (sleeping.kiln, sleeping.build);
         let pid = processes_of(build.pid())[victim];
-        let begun = Instant::now();
         kill(pid, Signal::SIGKILL).unwrap();
         let ran = build.end();
-        let took = begun.elapsed();
-        assert!(took < SOON, "{victim}: it took {took:?}");
         let error = ran.failed();
         assert_eq!(kiln.failure_code(), "sandbox_lost", "{victim}: {error}");
         kiln.assert_nothing_built();

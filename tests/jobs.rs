@@ -1,9 +1,6 @@
 //! Jobs of the service as their users see them: made with the commands, carried out for real, in sandboxes.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use crate::support::{self, Kiln, Ran, Recipe, commands::build, foreign, repository::Repository, serve::Server};
 use serde_json::Value;
@@ -74,13 +71,14 @@ impl Site {
     /// The status, once all is cleared away.
     #[track_caller]
     fn settled(&self, job: &str) -> Value {
-        let mut last = Value::Null;
-        let done = support::eventually(std::time::Duration::from_mins(2), || {
-            last = self.status(job);
-            last["log"].is_string()
-        });
-        assert!(done, "{last:#}");
-        last
+        support::eventually(|| {
+            let status = self.status(job);
+            if status["log"].is_string() {
+                Ok(status)
+            } else {
+                Err(status)
+            }
+        })
     }
 }
 
@@ -173,10 +171,7 @@ fn a_foreign_recipe_needs_a_machine_of_its_own_or_leave() {
     let path = everything_but_machines(tools.path());
     let site = Site::start(Repository::foreign(), &[("PATH", &path)]);
     let id = site.recipe(&recipe, &["--arch", foreign(), "--require-dkms", "false"]);
-    let begun = Instant::now();
     let ran = site.follow(&id, &[]);
-    // Well within the patience of a client; an idle host needs a second.
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(ran.failed().contains("needs a virtual machine"), "{}", ran.stderr);
     assert!(ran.stderr.contains("foreign = \"namespace\""), "{}", ran.stderr);
     let job = site.job_but(&[]);
@@ -294,7 +289,7 @@ fn a_failed_job_is_gone_on_from() {
     }
     let sandboxes = site.server.kiln.data().join("sandboxes");
     let empty = || fs_err::read_dir(&sandboxes).unwrap().next().is_none();
-    assert!(support::eventually(std::time::Duration::from_mins(1), empty));
+    support::eventually(empty);
     site.server.stop();
 }
 
@@ -304,10 +299,10 @@ fn a_job_is_cancelled_and_what_cannot_be_carried_out_says_so() {
     let site = Site::start(Repository::native(), &[("KILN__WATCH__KEEP_FAILED", "0s")]);
     let recipe = site.recipe(&Recipe::with_script("sleep 600"), &["--require-dkms", "false"]);
     let job = site.server.build(&recipe, &[]);
-    let built = support::eventually(std::time::Duration::from_mins(2), || {
-        site.status(&job)["step"] == "build"
+    support::eventually(|| {
+        let status = site.status(&job);
+        if status["step"] == "build" { Ok(()) } else { Err(status) }
     });
-    assert!(built, "{:#}", site.status(&job));
     let cancelled = site.json(&["jobs", "cancel", &job]);
     assert_eq!(
         (&cancelled["state"], &cancelled["error"]["code"]),

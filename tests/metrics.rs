@@ -5,13 +5,12 @@ use std::{
     net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use serde_json::Value;
 
 use crate::support::{
-    self, Kiln, Ran,
+    self, Kiln, Ran, eventually_async,
     serve::{Answer, MODEST, Server, client, send},
 };
 
@@ -36,17 +35,11 @@ fn value(text: &str, series: &str) -> Option<f64> {
 
 /// The metrics, once this holds of them.
 async fn once(url: &str, holds: impl Fn(&str) -> bool) -> String {
-    for _ in 0..100 {
+    eventually_async(async || {
         let text = send(client(None).get(url)).await.text;
-        if holds(&text) {
-            return text;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    panic!(
-        "the metrics did not become so: {}",
-        send(client(None).get(url)).await.text
-    );
+        if holds(&text) { Ok(text) } else { Err(text) }
+    })
+    .await
 }
 
 fn promtool(args: &[&str], dir: &Path, input: &str) -> Ran {
@@ -262,12 +255,7 @@ async fn prometheus_reads_them_with_the_rules_and_the_dashboard() {
             Err(_) => false,
         }
     };
-    let mut tries = 0;
-    while !is_up().await {
-        tries += 1;
-        assert!(tries < 150, "prometheus does not read the server");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    eventually_async(is_up).await;
     assert_eq!(query("kiln_build_info").await[0]["value"][1], "1");
     assert_eq!(query("max(kiln_database_up)").await[0]["value"][1], "1");
 

@@ -1,11 +1,9 @@
 //! Tests the overview of a server's jobs and places: over the API, as `kiln top` shows it, and as it is counted.
 
-use std::time::Duration;
-
 use nix::sys::statvfs::statvfs;
 use serde_json::{Value, json};
 
-use crate::support::{Kiln, serve::Server};
+use crate::support::{Kiln, eventually, serve::Server};
 
 #[test]
 async fn an_idle_server_says_so() {
@@ -67,14 +65,14 @@ async fn what_a_job_waits_for_is_shown_and_counted() {
     assert_eq!(job.status, 201, "{}", job.text);
     let id = job.json()["id"].as_str().unwrap().to_owned();
 
-    let mut overview = Value::Null;
-    for _ in 0..100 {
-        overview = run(&["top"]);
+    let overview = eventually(|| {
+        let overview = run(&["top"]);
         if overview["queue"][0]["waits_for"] == "disk" {
-            break;
+            Ok(overview)
+        } else {
+            Err(overview)
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    });
     let waiting = &overview["queue"][0];
     assert_eq!(
         (&waiting["waits_for"], &waiting["id"]),

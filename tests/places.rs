@@ -1,17 +1,17 @@
 //! Real jobs at every kind of place: the server, the driver, the agent and kiwi, in virtual machines and in containers.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Instant};
 
 use crate::support::{
-    self, Kiln, Recipe, authority::Authority, engine::Engine, own_address, repository::Repository, serve::Server,
+    self, Kiln, Recipe,
+    authority::Authority,
+    engine::Engine,
+    eventually, own_address,
+    repository::Repository,
+    serve::Server,
+    wait::{FOR_A_BUILD, within},
 };
 use serde_json::Value;
-
-/// An emulated CPU takes this long at most, on a host that does other things too.
-const PATIENCE: Duration = Duration::from_mins(40);
 
 pub fn no_qemu() -> Option<String> {
     let program = format!("qemu-system-{}", support::HOST);
@@ -23,16 +23,15 @@ pub fn no_qemu() -> Option<String> {
 /// Waits until a job has made its image and everything of it is cleared away. Returns its status and its log.
 #[track_caller]
 fn succeeded(server: &Server, job: &str) -> (Value, String) {
-    let begun = Instant::now();
-    let status = loop {
+    let status = within(FOR_A_BUILD, || {
         let status = server.status(job);
         // The log is kept when all is cleared away.
         if status["log"].is_string() {
-            break status;
+            Ok(status)
+        } else {
+            Err(status)
         }
-        assert!(begun.elapsed() < PATIENCE, "{status:#}");
-        std::thread::sleep(Duration::from_secs(1));
-    };
+    });
     let log = server.run(&["jobs", "logs", job]).ok().stdout;
     assert_eq!(status["state"], "success", "{status:#}\n{log}");
     (status, log)
@@ -224,6 +223,8 @@ fn comes_over_the_network(with_authority: bool, names_authority: bool, wanted: f
     let listen = format!("[\"127.0.0.1:0\", \"{own}:{port}\"]");
     let url = format!("https://{own}:{port}");
     let (engine, certificates) = Engine::shared().over_tls();
+    // Agents that do not trust the server never call.
+    let heartbeat = if with_authority || names_authority { "5m" } else { "8s" };
     let mut variables = vec![
         ("KILN__SERVER__LISTEN", listen.as_str()),
         ("KILN__SERVER__TLS_CERTIFICATE", &certificate),
@@ -233,7 +234,7 @@ fn comes_over_the_network(with_authority: bool, names_authority: bool, wanted: f
         ("KILN__DOCKER__ENGINE", &engine),
         ("KILN__DOCKER__CERTIFICATES", certificates.to_str().unwrap()),
         ("KILN__ISOLATION__DRIVERS", "[\"docker\"]"),
-        ("KILN__WATCH__HEARTBEAT", "8s"),
+        ("KILN__WATCH__HEARTBEAT", heartbeat),
         ("KILN__WATCH__ATTEMPTS", "1"),
     ];
     if names_authority {
@@ -249,19 +250,16 @@ fn comes_over_the_network(with_authority: bool, names_authority: bool, wanted: f
         &["--require-dkms", "false"],
     );
     let job = server.build(&recipe, &[]);
-    let begun = Instant::now();
-    let status = loop {
+    let status = within(FOR_A_BUILD, || {
         let status = server.status(&job);
         if wanted(&status) || status["error"].is_object() {
-            break status;
+            Ok(status)
+        } else {
+            Err(status)
         }
-        assert!(begun.elapsed() < PATIENCE, "{status:#}");
-        std::thread::sleep(Duration::from_millis(200));
-    };
+    });
     server.run(&["jobs", "cancel", &job]);
-    while !server.status(&job)["log"].is_string() {
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    eventually(|| server.status(&job)["log"].is_string());
     server.stop();
     (status, told)
 }

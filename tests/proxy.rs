@@ -7,7 +7,6 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
-    time::Duration,
 };
 
 use crate::support::{self, Kiln, Recipe, commands::build, repository::Repository, serve::Server, tool};
@@ -52,11 +51,7 @@ impl Proxy {
             .spawn()
             .unwrap();
         let proxy = Self { child, port, dir };
-        let is_up = || TcpStream::connect(("127.0.0.1", port)).is_ok();
-        assert!(
-            support::eventually(Duration::from_secs(20), is_up),
-            "tinyproxy does not start"
-        );
+        support::eventually(|| TcpStream::connect(("127.0.0.1", port)));
         proxy
     }
 
@@ -196,7 +191,7 @@ fn a_toolbox_is_made_of_packages_that_come_through_the_proxy() {
 /// What a proxy answers to a request, up to the end.
 fn ask(port: u16, request: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);

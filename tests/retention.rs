@@ -7,15 +7,15 @@ use kiln::{
     artifacts::{ArtifactStore, S3Settings},
     config::RetentionSettings,
     retention::Retention,
-    settings::Period,
-    store::{Collection, SqliteStore},
+    settings::{Period, Size},
+    store::{Collection, SqliteStore, open},
 };
-use kiln_records::{Moment, PublicKey, PublicKeyId};
+use kiln_records::{Clock, Moment, PublicKey, PublicKeyId};
 use kiln_s3::EmbeddedS3;
 use serde_json::{Value, json};
 
 use crate::support::{
-    self, Kiln,
+    self, Kiln, eventually_async,
     server::{Server, id_of},
 };
 
@@ -26,12 +26,38 @@ fn server() -> Server {
     Server::with(&[
         ("KILN__RETENTION__EVERY", "0s"),
         ("KILN__RETENTION__IMAGES", RULES),
-        ("KILN__RETENTION__PURGE_AFTER", "1s"),
-        ("KILN__RETENTION__JOBS_AFTER", "1s"),
-        ("KILN__RETENTION__UPLOADS_AFTER", "1s"),
+        ("KILN__RETENTION__PURGE_AFTER", "1h"),
+        ("KILN__RETENTION__JOBS_AFTER", "1h"),
+        ("KILN__RETENTION__UPLOADS_AFTER", "1h"),
         ("KILN__RETENTION__PACKAGE_BYTES", "2500"),
         ("KILN__JOBS__RUN", "false"),
     ])
+}
+
+/// What that server would give up by itself two hours later.
+async fn pruned_later(api: &Server) -> Value {
+    let records = api.data().join("records.sqlite");
+    let hour = || Period::seconds(3600);
+    let retention = Retention {
+        store: open(records.to_str().unwrap()).await.unwrap(),
+        artifacts: ArtifactStore::connect(&api.s3_settings()).await.unwrap(),
+        settings: RetentionSettings {
+            images: serde_json::from_value(json!([
+                { "name": "compute-*", "series": "rule", "keep": 1 }, { "name": "login", "keep": 1 }
+            ]))
+            .unwrap(),
+            purge_after: hour(),
+            jobs_after: hour(),
+            uploads_after: hour(),
+            package_bytes: Size(2500),
+            ..RetentionSettings::default()
+        },
+        clock: Clock::default(),
+    };
+    retention.clock.forward(Duration::from_hours(2));
+    let pruned = retention.prune(false, None).await.unwrap();
+    retention.store.close().await;
+    serde_json::to_value(pruned).unwrap()
 }
 
 /// Kind and name, or key, of what a pass removes.
@@ -78,10 +104,6 @@ async fn open_uploads(s3: &S3, bucket: &str) -> Vec<String> {
         .iter()
         .map(|upload| upload.key().unwrap().to_owned())
         .collect()
-}
-
-async fn age() {
-    tokio::time::sleep(Duration::from_millis(1100)).await;
 }
 
 #[test]
@@ -131,8 +153,7 @@ async fn rules_give_up_old_images_which_can_be_restored() {
     .done();
 
     // Later on they are removed for good, with their objects. The restored one goes again, and only that far.
-    age().await;
-    let later = api.post("/kiln/v1/prune", json!({})).await.is(200).json();
+    let later = pruned_later(&api).await;
     assert_eq!(
         removed(&later),
         [
@@ -158,8 +179,7 @@ async fn objects_that_others_name_stay() {
     let rootfs = support::server::artifact("application/vnd.cray.image.rootfs.squashfs", &shared);
     api.linked(&second, json!([rootfs])).await;
     api.delete(&format!("/v3/images/{}", id_of(&first))).await.done();
-    age().await;
-    let pruned = api.post("/kiln/v1/prune", json!({})).await.is(200).json();
+    let pruned = pruned_later(&api).await;
     assert_eq!(removed(&pruned), ["deleted_image first age"]);
     assert!(api.exists(&shared).await);
     assert!(!api.exists(&format!("s3://boot-images/{}/kernel", id_of(&first))).await);
@@ -173,7 +193,10 @@ async fn uploads_packages_and_jobs_go_by_age_and_size() {
     begin_upload(api.s3(), "boot-images", "someone/elses").await;
     for digit in ["1", "2", "3"] {
         api.put("ims", &format!("packages/{digit}"), vec![0; 1000]).await;
-        age().await;
+        if digit == "1" {
+            // S3 tells times in whole seconds, so the others are younger only after one.
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+        }
     }
     api.put("ims", "packages-of-others/1", vec![0; 9000]).await;
     let recipe = api.recipe(json!({})).await;
@@ -186,9 +209,8 @@ async fn uploads_packages_and_jobs_go_by_age_and_size() {
     api.patch(&format!("/v3/jobs/{}", id_of(&ended)), json!({ "status": "error" }))
         .await
         .is(200);
-    age().await;
 
-    let pruned = api.post("/kiln/v1/prune", json!({})).await.is(200).json();
+    let pruned = pruned_later(&api).await;
     assert_eq!(
         removed(&pruned),
         [
@@ -207,8 +229,7 @@ async fn uploads_packages_and_jobs_go_by_age_and_size() {
     ] {
         assert_eq!(api.exists(&format!("s3://ims/{key}")).await, stays, "{key}");
     }
-    let again = api.post("/kiln/v1/prune", json!({})).await.is(200).json();
-    assert_eq!(removed(&again), [""; 0]);
+    assert_eq!(removed(&pruned_later(&api).await), [""; 0]);
 }
 
 #[test]
@@ -238,11 +259,11 @@ async fn the_server_prunes_by_itself() {
     for _ in 0..2 {
         api.image(json!({ "name": "login" })).await;
     }
-    let patience = std::time::Instant::now() + Duration::from_mins(1);
-    while api.ids("/v3/images").await.len() > 1 {
-        assert!(std::time::Instant::now() < patience, "{}", api.log());
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    eventually_async(async || {
+        let left = api.ids("/v3/images").await;
+        if left.len() == 1 { Ok(()) } else { Err(api.log()) }
+    })
+    .await;
     assert_eq!(api.ids("/v3/deleted/images").await.len(), 1);
 }
 
@@ -260,6 +281,7 @@ async fn a_pass_without_time_says_that_it_is_not_complete() {
             purge_after: Period::seconds(1),
             ..RetentionSettings::default()
         },
+        clock: Clock::default(),
     };
     let key = PublicKey {
         id: PublicKeyId::new(),

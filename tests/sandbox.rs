@@ -5,7 +5,6 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use crate::support::{
@@ -396,7 +395,7 @@ fn an_ordinary_user_builds_without_any_right() {
         let is_theirs = |entry: &fs_err::DirEntry| owner(entry).is_ok_and(|owner| owner == uid || ids.contains(&owner));
         entries.filter(is_theirs).count()
     };
-    assert!(eventually(Duration::from_secs(2), || theirs() == 0));
+    eventually(|| theirs() == 0);
     assert_eq!(fs_err::read_dir(data.join("sandboxes")).unwrap().count(), 0);
 }
 

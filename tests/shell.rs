@@ -4,7 +4,6 @@ use std::{
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
 };
 
 use nix::{
@@ -14,7 +13,7 @@ use nix::{
 use serde_json::json;
 
 use crate::support::{
-    Kiln,
+    Kiln, eventually,
     fake_server::{Answer, FakeServer},
 };
 
@@ -84,16 +83,14 @@ impl Login {
     }
 
     fn wait_for(&self, word: &str) {
-        wait(|| self.said().contains(word), word);
-    }
-}
-
-#[track_caller]
-fn wait(until: impl Fn() -> bool, what: &str) {
-    let start = Instant::now();
-    while !until() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
+        eventually(|| {
+            let said = self.said();
+            if said.contains(word) {
+                Ok(())
+            } else {
+                Err(format!("no {word}: {said}"))
+            }
+        });
     }
 }
 
@@ -145,7 +142,7 @@ fn signals_reach_ssh() {
 fn a_stopped_ssh_stops_kiln_so_that_the_users_shell_notices() {
     let login = Login::new("echo $$ >>$OUT; kill -STOP $$; echo on >>$OUT; exit 4");
     let mut child = login.start();
-    wait(|| state(pid(&child)) == "T", "kiln stops");
+    eventually(|| state(pid(&child)) == "T");
     let ssh: i32 = login.said().trim().parse().unwrap();
     assert_eq!(state(Pid::from_raw(ssh)), "T");
     kill(Pid::from_raw(ssh), Signal::SIGCONT).unwrap();

@@ -3,7 +3,6 @@
 use std::{
     process::{Command, Stdio},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
 };
 
 use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
@@ -11,10 +10,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::support::{Kiln, python_tools, serve::Server};
-
-/// How long a trace may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::support::{Kiln, eventually_async, python_tools, serve::Server};
 
 type Got = Arc<Mutex<Vec<Vec<u8>>>>;
 
@@ -52,14 +48,7 @@ async fn a_job_is_a_trace() {
     tokio::spawn(async move { axum::serve(listener, app).await });
     let server = Server::start_in(Kiln::bare(), &[("KILN__TRACES__ENDPOINT", &endpoint)]);
     let job = crate::webhooks::cancelled_job(&server).await;
-    let begun = Instant::now();
-    let request = loop {
-        if let Some(request) = got.lock().unwrap().first() {
-            break request.clone();
-        }
-        assert!(begun.elapsed() < PATIENCE, "no trace came");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+    let request = eventually_async(async || got.lock().unwrap().first().cloned()).await;
     let trace = tokio::task::spawn_blocking(move || read(&request)).await.unwrap();
     let resource = &trace["resourceSpans"][0];
     let attributes = resource["resource"]["attributes"].to_string();

@@ -82,6 +82,11 @@ impl Events {
     /// Starts to send over `channel`, in a task that ends with the last clone of these events, or when the server
     /// accepts no more; in the latter case it stops the agent through the channel.
     pub fn new(channel: Channel) -> Self {
+        Self::with_heartbeat(channel, HEARTBEAT)
+    }
+
+    /// The same; the server gets a sign of life after this time without an event.
+    pub fn with_heartbeat(channel: Channel, heartbeat: Duration) -> Self {
         let (messages, queue) = mpsc::channel(WAITING);
         let budget = LogBudget::new(FIRST_BUDGET, std::time::Instant::now());
         let budget = Budget(Arc::new(Mutex::new(budget)));
@@ -92,6 +97,7 @@ impl Events {
             received: Vec::with_capacity(BATCH),
             next: 0,
             last_sent: None,
+            heartbeat,
         };
         tokio::spawn(sender.run());
         let mask = Arc::default();
@@ -195,6 +201,7 @@ struct Sender {
     /// Number of the next event.
     next: u64,
     last_sent: Option<Instant>,
+    heartbeat: Duration,
 }
 
 impl Sender {
@@ -209,7 +216,7 @@ impl Sender {
 
     /// Waits for something to send, which may be just a sign of life. Returns false when all senders are gone.
     async fn gather(&mut self) -> bool {
-        let silent = self.last_sent.unwrap_or_else(Instant::now) + HEARTBEAT;
+        let silent = self.last_sent.unwrap_or_else(Instant::now) + self.heartbeat;
         while self.received.is_empty() {
             let look = silent.min(Instant::now() + QUIET);
             tokio::select! {

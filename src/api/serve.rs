@@ -142,8 +142,13 @@ impl Sockets {
             outcome = outcome.and(ended.map_err(io::Error::other));
         }
         ends.tasks.close();
-        // Whatever takes longer is broken off.
-        let _ = timeout(GRACE, ends.tasks.wait()).await;
+        if timeout(GRACE, ends.tasks.wait()).await.is_err() {
+            let connections = ends.tasks.len();
+            tracing::warn!(
+                connections,
+                "requests in progress take longer than {GRACE:?}, and are broken off"
+            );
+        }
         outcome
     }
 }

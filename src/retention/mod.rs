@@ -15,7 +15,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kiln_records::{Failure, Image, ImageId, Job, JobId, JobStatus, Moment, PublicKey, Recipe, arch::Arch};
+use kiln_records::{Clock, Failure, Image, ImageId, Job, JobId, JobStatus, Moment, PublicKey, Recipe, arch::Arch};
 
 pub use self::{
     choose::Kept,
@@ -47,6 +47,8 @@ pub struct Retention {
     pub artifacts: ArtifactStore,
     /// What stays.
     pub settings: RetentionSettings,
+    /// What the age of things is told by.
+    pub clock: Clock,
 }
 
 /// One pass.
@@ -89,7 +91,7 @@ impl Retention {
     fn pass(&self, dry_run: bool, longest: Option<Duration>) -> Pass<'_> {
         Pass {
             retention: self,
-            now: Moment::now(),
+            now: self.clock.moment(),
             dry_run,
             until: longest.map(|longest| Instant::now() + longest),
             pruned: Pruned::new(dry_run),
@@ -98,6 +100,12 @@ impl Retention {
 }
 
 impl Pass<'_> {
+    /// The moment so long ago, by this host's clock: S3 has its own.
+    fn before(&self, ago: Duration) -> Timestamp {
+        let now = self.retention.clock.timestamp();
+        now.saturating_sub(ago).unwrap_or(Timestamp::MIN)
+    }
+
     /// Whether it is time to break off. The report then says so.
     fn is_over(&mut self) -> bool {
         let is_over = self.until.is_some_and(|until| Instant::now() > until);
@@ -300,7 +308,7 @@ impl Pass<'_> {
         if after.is_zero() {
             return Ok(());
         }
-        let uploads = match self.retention.artifacts.uploads_begun_before(before(after)).await {
+        let uploads = match self.retention.artifacts.uploads_begun_before(self.before(after)).await {
             Ok(uploads) => uploads,
             Err(failure) => {
                 self.pruned.fail(format_args!("unfinished uploads stay: {failure}"));
@@ -335,7 +343,7 @@ impl Pass<'_> {
 
     async fn packages(&mut self) {
         let settings = &self.retention.settings;
-        let before = before(settings.packages_after.duration());
+        let before = self.before(settings.packages_after.duration());
         let old = self.retention.artifacts.old_packages(before, settings.package_bytes.0);
         match old.await {
             Ok(objects) => self.objects(Kind::Package, before, objects).await,
@@ -345,7 +353,7 @@ impl Pass<'_> {
 
     async fn layers(&mut self) {
         let settings = &self.retention.settings;
-        let before = before(settings.layers_after.duration());
+        let before = self.before(settings.layers_after.duration());
         let old = self.retention.artifacts.old_layers(before, settings.layer_bytes.0);
         match old.await {
             Ok(objects) => self.objects(Kind::Layer, before, objects).await,
@@ -384,7 +392,7 @@ impl Pass<'_> {
             return;
         }
         let names: HashSet<String> = Arch::ALL.into_iter().map(Toolboxes::name_of).collect();
-        let before = before(after);
+        let before = self.before(after);
         match self.retention.artifacts.toolboxes_except(&names).await {
             Ok(mut objects) => {
                 objects.retain(|object| object.modified < before);
@@ -412,11 +420,6 @@ impl Pass<'_> {
             self.pruned.remove(removed.bytes(object.size));
         }
     }
-}
-
-/// The moment so long ago, by this host's clock: S3 has its own.
-fn before(ago: Duration) -> Timestamp {
-    Timestamp::now().saturating_sub(ago).unwrap_or(Timestamp::MIN)
 }
 
 /// All records of one side.

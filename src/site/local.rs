@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use kiln_records::{Code, Failure, Job, JobId, Moment};
+use kiln_records::{Clock, Code, Failure, Job, JobId, Moment};
 use kiln_s3::EmbeddedS3;
 use reqwest::Url;
 use tokio::{net::UnixListener, task::JoinSet, time::Instant};
@@ -138,6 +138,7 @@ impl Local {
                 store: Arc::clone(&store),
                 artifacts: artifacts.clone(),
                 settings: config.retention.clone(),
+                clock: Clock::default(),
             },
             feed,
             stop: stop.clone(),

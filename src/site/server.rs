@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use axum::{Extension, Router};
-use kiln_records::{Code, Failure, Moment};
+use kiln_records::{Clock, Code, Failure, Moment};
 use kiln_s3::EmbeddedS3;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -192,6 +192,7 @@ impl Joined {
             )),
             None => None,
         };
+        let clock = Clock::default();
         let api = Api::new(Shared {
             store: Arc::clone(store),
             artifacts: artifacts.clone(),
@@ -206,6 +207,7 @@ impl Joined {
                 store: Arc::clone(store),
                 artifacts: artifacts.clone(),
                 settings: config.retention.clone(),
+                clock: clock.clone(),
             },
             feed,
             stop: stop.clone(),
@@ -215,7 +217,7 @@ impl Joined {
         let sign_in = oidc
             .as_ref()
             .and_then(|oidc| SignIn::new(oidc, &config.oidc, public_url));
-        let dashboard = Dashboard::new(api.clone(), is_reached_over_tls(config), sign_in);
+        let dashboard = Dashboard::new(api.clone(), is_reached_over_tls(config), sign_in, clock);
         let routes = api.clone().router().merge(dashboard.router());
         let limits = Limits::from(&config.limits);
         let app = dashboard.before(serve::app(routes, agents, auth, limits));

@@ -10,6 +10,7 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use kiln_records::Clock;
 use maud::html;
 use tokio::sync::OwnedMutexGuard;
 
@@ -106,8 +107,8 @@ pub(super) async fn finish(
 /// The token of a session. The issuer is asked for another one when it is about to expire.
 pub(super) async fn fresh(web: &Dashboard, key: Key, tokens: &Tokens) -> Fresh {
     let held = Arc::clone(tokens).lock_owned().await;
-    if !held.is_due() {
-        return Fresh::of(&held);
+    if !held.is_due(&web.sessions.clock) {
+        return Fresh::of(&held, &web.sessions.clock);
     }
     // In a task of its own: a browser that goes away must not take tokens along that the issuer has just made.
     let renewing = tokio::spawn(renewed(web.clone(), key, held));
@@ -116,23 +117,23 @@ pub(super) async fn fresh(web: &Dashboard, key: Key, tokens: &Tokens) -> Fresh {
 
 async fn renewed(web: Dashboard, key: Key, mut held: OwnedMutexGuard<Held>) -> Fresh {
     let Some(sign_in) = &web.sign_in else {
-        return Fresh::of(&held);
+        return Fresh::of(&held, &web.sessions.clock);
     };
     match sign_in.renew(&held).await {
         Ok(new) => *held = new,
         // The old token may be good for a while yet, in which the issuer may come back.
-        Err(NotSignedIn::Unavailable | NotSignedIn::NotOffered) => held.put_off(),
+        Err(NotSignedIn::Unavailable | NotSignedIn::NotOffered) => held.put_off(&web.sessions.clock),
         Err(NotSignedIn::Refused | NotSignedIn::Wrong | NotSignedIn::NoRole) => {
             web.sessions.end(Some(key));
             return Fresh::Ended;
         }
     }
-    Fresh::of(&held)
+    Fresh::of(&held, &web.sessions.clock)
 }
 
 impl Fresh {
-    fn of(held: &Held) -> Self {
-        if held.waits() {
+    fn of(held: &Held, clock: &Clock) -> Self {
+        if held.waits(clock) {
             Self::Unavailable
         } else {
             Self::Token(held.token.expose().to_owned())

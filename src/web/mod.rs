@@ -40,6 +40,7 @@ use axum::{
     middleware,
     routing::{get, post},
 };
+use kiln_records::Clock;
 
 use self::{failures::Failures, history::Histories, sessions::Sessions};
 use crate::api::{Api, auth::sign_in::SignIn};
@@ -71,11 +72,11 @@ impl std::ops::Deref for Dashboard {
 
 impl Dashboard {
     /// The pages of this API. `secure` says that browsers reach the server over TLS; `sign_in` is the way to the issuer.
-    pub fn new(api: Api, secure: bool, sign_in: Option<SignIn>) -> Self {
+    pub fn new(api: Api, secure: bool, sign_in: Option<SignIn>, clock: Clock) -> Self {
         Self(Arc::new(Shared {
             routes: api.clone().router(),
             api,
-            sessions: Sessions::new(secure),
+            sessions: Sessions::new(secure, clock),
             sign_in,
             failures: Failures::default(),
             histories: Histories::default(),

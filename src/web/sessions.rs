@@ -8,7 +8,7 @@ use std::{
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use kiln_records::Secret;
+use kiln_records::{Clock, Secret};
 use sha2::{Digest, Sha256};
 
 use crate::api::auth::sign_in::Held;
@@ -26,6 +26,7 @@ pub(super) struct Sessions {
     secure: bool,
     /// Makes the tokens of forms unguessable.
     secret: Secret,
+    pub(super) clock: Clock,
     open: Mutex<HashMap<Key, Session>>,
 }
 
@@ -56,10 +57,11 @@ struct Session {
 }
 
 impl Sessions {
-    pub(super) fn new(secure: bool) -> Self {
+    pub(super) fn new(secure: bool, clock: Clock) -> Self {
         Self {
             secure,
             secret: hex::encode(rand::random::<[u8; 32]>()).into(),
+            clock,
             open: Mutex::default(),
         }
     }
@@ -69,7 +71,7 @@ impl Sessions {
         let cookie = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
         let key = Key::of(&cookie);
         let mut open = self.open();
-        open.retain(|_, session| session.begun.elapsed() < LONGEST);
+        open.retain(|_, session| self.is_open(session));
         if open.len() >= MOST
             && let Some(oldest) = open
                 .iter()
@@ -80,10 +82,14 @@ impl Sessions {
         }
         let session = Session {
             tokens: Arc::new(tokio::sync::Mutex::new(held)),
-            begun: Instant::now(),
+            begun: self.clock.instant(),
         };
         open.insert(key, session);
         (key, self.cookie(&SESSION, &cookie, LONGEST))
+    }
+
+    fn is_open(&self, session: &Session) -> bool {
+        self.clock.instant().duration_since(session.begun) < LONGEST
     }
 
     /// Ends a session. Returns the header that takes the cookie away.
@@ -98,7 +104,7 @@ impl Sessions {
     pub(super) fn of(&self, headers: &HeaderMap) -> Option<(Key, Tokens)> {
         let key = Key::of(self.value(&SESSION, headers)?);
         let open = self.open();
-        let session = open.get(&key).filter(|session| session.begun.elapsed() < LONGEST)?;
+        let session = open.get(&key).filter(|session| self.is_open(session))?;
         Some((key, Arc::clone(&session.tokens)))
     }
 
@@ -161,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_session_is_found_by_its_cookie_until_it_ends() {
-        let sessions = Sessions::new(true);
+        let clock = Clock::default();
+        let sessions = Sessions::new(true, clock.clone());
         let (key, cookie) = sessions.begin(Held::plain("kiln_x"));
         let headers = sent(&cookie);
         let (found, tokens) = sessions.of(&headers).unwrap();
@@ -178,12 +185,18 @@ mod tests {
         assert_ne!(sessions.form_token(Some(key)), sessions.form_token(None));
         sessions.end(Some(key));
         assert!(sessions.of(&headers).is_none());
+        // Nor does anybody stay signed in for ever.
+        let (_, cookie) = sessions.begin(Held::plain("kiln_x"));
+        clock.forward(LONGEST / 2);
+        assert!(sessions.of(&sent(&cookie)).is_some());
+        clock.forward(LONGEST / 2);
+        assert!(sessions.of(&sent(&cookie)).is_none());
         assert!(!format!("{sessions:?}").contains("kiln_x"));
     }
 
     #[test]
     fn sessions_have_an_end() {
-        let sessions = Sessions::new(false);
+        let sessions = Sessions::new(false, Clock::default());
         let (first, _) = sessions.begin(Held::plain("kiln_x"));
         for _ in 0..MOST {
             sessions.begin(Held::plain("kiln_y"));

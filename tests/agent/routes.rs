@@ -3,7 +3,6 @@
 use std::{
     io::Write,
     process::{Command, Output, Stdio},
-    time::{Duration, Instant},
 };
 
 use kiln::orchestrate::agents::Refusal;
@@ -19,9 +18,8 @@ use crate::agent::server::{Server, TOKEN};
 use crate::support;
 
 /// Runs the agent itself, outside a sandbox: these servers tell it to go before it does anything.
-async fn agent(input: String) -> (Output, Duration) {
+async fn agent(input: String) -> Output {
     tokio::task::spawn_blocking(move || {
-        let begun = Instant::now();
         let mut child = Command::new(support::kiln_program().with_file_name(support::KILN_AGENT))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -29,8 +27,7 @@ async fn agent(input: String) -> (Output, Duration) {
             .spawn()
             .unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        (output, begun.elapsed())
+        child.wait_with_output().unwrap()
     })
     .await
     .unwrap()
@@ -51,12 +48,11 @@ async fn an_agent_without_business_exits_and_says_why() {
         ("nonsense\n".to_owned(), "protocol"),
         (String::new(), "protocol"),
     ] {
-        let (output, took) = agent(input).await;
+        let output = agent(input).await;
         let words = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{words}");
         assert!(words.starts_with("kiln-agent: ") && words.contains(code), "{words}");
         assert!(!words.contains(TOKEN), "{words}");
-        assert!(took < Duration::from_secs(10), "{took:?}");
     }
 }
 
@@ -185,10 +181,8 @@ async fn a_server_that_stays_away_is_given_up() {
     let channel = server.channel();
     channel.job().await.unwrap();
     server.kill().await;
-    let begun = Instant::now();
     let lost = channel.finish(&Outcome { failure: None }).await.unwrap_err();
     assert_eq!(lost.code.name(), "server_lost");
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!(channel.ended().await, Ending::Dismissed(lost));
 }
 

@@ -19,6 +19,8 @@ use kiln_records::{
 use kiln_s3::EmbeddedS3;
 use tempfile::{NamedTempFile, TempDir};
 
+use crate::support::PATIENCE;
+
 use crate::agent::server::{Server, TOKEN};
 
 /// Parts of the objects here: two whole ones and a rest.
@@ -200,7 +202,7 @@ async fn what_s3_has_is_not_sent_again() {
                 .is_success()
         );
     }
-    let uploader = scene.uploader(Duration::from_secs(5));
+    let uploader = scene.uploader(PATIENCE);
     uploader.upload(ArtifactKind::Rootfs, scene.file.path()).await.unwrap();
     let mut asked = scene.state().asked.clone();
     asked.sort_unstable();
@@ -216,7 +218,7 @@ async fn parts_and_the_completion_are_repeated_until_they_are_through() {
         state.nowhere = 4;
         state.lost = 2;
     }
-    let uploader = scene.uploader(Duration::from_secs(20));
+    let uploader = scene.uploader(PATIENCE);
     let digests = uploader.upload(ArtifactKind::Rootfs, scene.file.path()).await.unwrap();
     assert_eq!(digests.size, SIZE as u64);
     assert_eq!(scene.state().asked.len(), 3 + 4);

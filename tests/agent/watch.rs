@@ -5,7 +5,6 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use kiln_agent::{
@@ -103,7 +102,6 @@ fn a_twin_with_a_result_that_differs_is_seen_however_it_ends() {
         "crashed",
         "left-behind",
     ] {
-        let begun = Instant::now();
         let deaths = watched(root.path(), how);
         let [death] = &deaths[..] else {
             panic!("{how}: {deaths:?}")
@@ -113,7 +111,6 @@ fn a_twin_with_a_result_that_differs_is_seen_however_it_ends() {
             (&*death.program, &*death.command),
             ("/usr/bin/prog", &*format!("prog -x script {how}"))
         );
-        assert!(begun.elapsed() < Duration::from_secs(30), "{how}");
     }
     assert_eq!(watched(root.path(), "nothing"), []);
     // Nothing tells which command it was.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::api::server::{IMAGES, NOBODY, Server, id_of, unique};
+use crate::support::eventually_async;
 
 const PATH: &str = "/kiln/v1/sets";
 
@@ -229,15 +230,15 @@ async fn a_server_that_dies_leaves_a_set_that_the_next_one_goes_on_with() {
         let arch = made["arches"][number]["arch"].as_str().unwrap();
         end(&api, &job(&made, number), Some(&id_of(&image(&api, arch).await))).await;
     }
-    let until = std::time::Instant::now() + std::time::Duration::from_mins(1);
-    loop {
+    eventually_async(async || {
         let listed = api.read(PATH).await;
         if listed[0]["state"] == "complete" {
-            break;
+            Ok(())
+        } else {
+            Err(listed)
         }
-        assert!(std::time::Instant::now() < until, "{listed}");
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
+    })
+    .await;
 }
 
 #[test]

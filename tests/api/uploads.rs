@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::api::server::{Answer, IMAGES, NOBODY, RECIPES, ROOTFS, Server, artifact, id_of, unique};
+use crate::support::eventually_async;
 
 async fn put(api: &Server, path: &str, body: impl Into<reqwest::Body>) -> Answer {
     let request = api.request("PUT", path).body(body);
@@ -227,15 +228,12 @@ async fn an_upload_that_breaks_off_leaves_nothing() {
     let chunks = stream::iter([Ok(vec![0_u8; 100]), Err(std::io::Error::other("gone"))]);
     let request = api.request("PUT", &path).body(reqwest::Body::wrap_stream(chunks));
     assert!(request.send().await.is_err());
-    for _ in 0..500 {
+    // No parts are left.
+    eventually_async(async || {
         let uploads = api.s3().list_multipart_uploads().bucket(RECIPES).send().await.unwrap();
-        if uploads.uploads().is_empty() {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    let uploads = api.s3().list_multipart_uploads().bucket(RECIPES).send().await.unwrap();
-    assert_eq!(uploads.uploads().len(), 0, "parts are left");
+        uploads.uploads().is_empty()
+    })
+    .await;
     assert_eq!(keys(&api, RECIPES, &format!("recipes/{id}/")).await, [""; 0]);
     assert_eq!(api.read(&format!("/v3/recipes/{id}")).await["link"], Value::Null);
     put(&api, &path, "whole").await.is(200);
@@ -276,15 +274,12 @@ fn slow<'a>(api: &'a Server, path: &str) -> (tokio::sync::oneshot::Sender<()>, i
 
 /// Waits until an upload has reached S3.
 async fn begun(api: &Server, bucket: &str, prefix: &str) {
-    for _ in 0..500 {
+    eventually_async(async || {
         let uploads = api.s3().list_multipart_uploads().bucket(bucket).send().await.unwrap();
         let begins = |key: Option<&str>| key.is_some_and(|key| key.starts_with(prefix));
-        if uploads.uploads().iter().any(|upload| begins(upload.key())) {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the upload did not begin");
+        uploads.uploads().iter().any(|upload| begins(upload.key()))
+    })
+    .await;
 }
 
 #[test]

@@ -62,20 +62,11 @@ fn a_jail_is_changed_with_ssh_sftp_scp_and_rsync_and_nothing_else_changes() {
 
     // Neither forwarding nor other ways out.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut forward = shell
-        .ssh(&["-N", "-L", &format!("{port}:127.0.0.1:22"), "root@127.0.0.1"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    assert!(support::eventually(Duration::from_secs(20), || TcpStream::connect((
-        "127.0.0.1",
-        port
-    ))
-    .is_ok()));
-    std::thread::sleep(Duration::from_millis(500));
-    forward.kill().unwrap();
-    let said = String::from_utf8(forward.wait_with_output().unwrap().stderr).unwrap();
-    assert!(said.contains("administratively prohibited"), "{said}");
+    let forward = ["-N", "-L", &format!("{port}:127.0.0.1:22"), "root@127.0.0.1"];
+    let mut forward = support::Started::new(shell.ssh(&forward));
+    support::eventually(|| TcpStream::connect(("127.0.0.1", port)));
+    forward.wait_for("administratively prohibited");
+    drop(forward);
 
     // Files in every usual way.
     let home = site.home.path();
@@ -148,6 +139,7 @@ fn who_has_said_complete_may_finish() {
         support::succeed(command.stdin(Stdio::null()));
     };
     session("touch /mnt/image/complete");
+    // The agent looks for the word each second, and must not end the shell while the connection is there.
     std::thread::sleep(Duration::from_secs(1));
     session("touch /mnt/image/image-root/root/finished");
     let (_, after) = site.succeeded(&job);

@@ -9,16 +9,12 @@ use std::{
         LazyLock,
         atomic::{AtomicU16, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{self, HOST, Kiln, Ran, serve::Server, tool};
-
-/// How long anything here may take, on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_mins(4);
+use crate::support::{self, HOST, Kiln, PATIENCE, Ran, serve::Server, tool, wait::try_within};
 
 /// Ports for the shells of one server each.
 const PORTS: u16 = 20;
@@ -241,15 +237,11 @@ impl Site {
 
     #[track_caller]
     pub fn wait(&self, job: &str, mut is_so: impl FnMut(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
+        let outcome = try_within(PATIENCE, || {
             let status = self.status(job);
-            if is_so(&status) {
-                return status;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{status:#}\n{}", self.log(job));
-            std::thread::sleep(Duration::from_millis(200));
-        }
+            if is_so(&status) { Ok(status) } else { Err(status) }
+        });
+        outcome.unwrap_or_else(|status| panic!("{status}\n{}", self.log(job)))
     }
 
     /// Waits until the shell can be logged in to.

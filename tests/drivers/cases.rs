@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use kiln::sandbox::{DiskLimit, Network, Reach, SandboxSpec, SandboxState, Scratch};
@@ -85,7 +85,8 @@ pub async fn a_starter<K: Kind>() {
     let spec = place.spec_of(job, Path::new(&doors), Path::new(&agent), port);
     place.driver().start(&spec).await.unwrap();
     println!("started {job}");
-    std::thread::sleep(Duration::from_mins(1));
+    // It is killed before that.
+    std::thread::sleep(support::PATIENCE);
 }
 
 pub async fn a_sandbox_outlives_the_process_that_started_it<K: Kind>() {
@@ -113,10 +114,8 @@ pub async fn a_sandbox_outlives_the_process_that_started_it<K: Kind>() {
     kill(Pid::from_raw(-starter.pid().as_raw()), Signal::SIGKILL).unwrap();
     starter.end();
 
-    tokio::time::sleep(Duration::from_millis(500)).await;
     // A node may tell its cluster later than the sandbox rings.
-    let runs = eventually_async(|| async { place.driver().look(job).await.unwrap() == SandboxState::Running }).await;
-    assert!(runs, "{:?}", place.driver().look(job).await);
+    eventually_async(|| async { place.driver().look(job).await.unwrap() == SandboxState::Running }).await;
     assert_eq!(place.driver().list().await.unwrap(), [(job, false)]);
     let second = place.driver().start(&SandboxSpec { job, ..place.spec("") }).await;
     assert_eq!(second.unwrap_err().code.name(), "sandbox_exists");
@@ -130,12 +129,11 @@ pub async fn a_sandbox_outlives_the_process_that_started_it<K: Kind>() {
 
 pub async fn a_sandbox_is_destroyed_while_it_runs<K: Kind>() {
     let place = Place::<K>::new().await;
-    // A process that ignores signals.
-    let job = place.start("trap '' TERM INT HUP; (sleep 600 &)").await;
-    let begun = Instant::now();
+    // A process that ignores signals, and never ends by itself.
+    let job = place
+        .start("trap '' TERM INT HUP; (while :; do sleep 600; done &)")
+        .await;
     place.destroy(job).await;
-    let limit = place.kind.end_of_a_running_one();
-    assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
 }
 
 pub async fn recipes_cannot_look_into_the_agent<K: Kind>() {
@@ -286,8 +284,7 @@ pub async fn disk_space_of_a_fixed_size_is_full_when_it_is<K: Kind>() {
     }
     assert!(!mounts.contains(&spec.job.to_string()), "it shows on the host");
     // Its usage is measured while it runs, and deleted files free space on the host.
-    let measured = eventually_async(|| async { place.driver().usage(spec.job).await.unwrap().inodes > 800 }).await;
-    assert!(measured);
+    eventually_async(|| async { place.driver().usage(spec.job).await.unwrap().inodes > 800 }).await;
     let usage = place.driver().usage(spec.job).await.unwrap();
     assert!(usage.disk <= 104 * MIB, "{usage:?}");
     place.driver().destroy(spec.job, Scratch::Keep).await.unwrap();
@@ -350,12 +347,9 @@ pub async fn disk_space_without_a_size_is_measured<K: Kind>() {
         inodes: 1000,
     });
     place.driver().start(&second).await.unwrap();
-    let large = eventually_async(|| async { place.driver().usage(second.job).await.unwrap().disk > 48 * MIB }).await;
+    eventually_async(|| async { place.driver().usage(second.job).await.unwrap().disk > 48 * MIB }).await;
     let usage = place.driver().usage(second.job).await.unwrap();
-    assert!(
-        large && usage.disk < 60 * MIB && (2..40).contains(&usage.inodes),
-        "{usage:?}"
-    );
+    assert!(usage.disk < 60 * MIB && (2..40).contains(&usage.inodes), "{usage:?}");
     place.destroy(second.job).await;
 }
 

@@ -1,7 +1,5 @@
 //! The docker driver, on a real engine with runc.
 
-use std::time::Duration;
-
 use kiln::sandbox::{
     Driver,
     agents::Agents,
@@ -69,10 +67,6 @@ impl Kind for Containers {
 
     fn known_name(&self) -> Option<(&'static str, &'static str)> {
         Some(KNOWN_NAME)
-    }
-
-    fn end_of_a_running_one(&self) -> Duration {
-        Duration::from_secs(20)
     }
 
     fn no_sized_disk(&self) -> Option<String> {

@@ -2,7 +2,7 @@
 //!
 //! `KILN_TEST_KATA_RUNTIME` names one that is installed here, `KILN_TEST_KATA_CONFIG` its configuration file.
 
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
 
 use kiln::sandbox::{
     Driver, SandboxSpec,
@@ -96,14 +96,6 @@ impl Kind for Machines {
 
     fn known_name(&self) -> Option<(&'static str, &'static str)> {
         Some(KNOWN_NAME)
-    }
-
-    fn soon(&self) -> Duration {
-        Duration::from_mins(2)
-    }
-
-    fn end_of_a_running_one(&self) -> Duration {
-        Duration::from_secs(30)
     }
 
     fn no_sized_disk(&self) -> Option<String> {

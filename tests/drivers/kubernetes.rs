@@ -4,12 +4,7 @@
 //! virtual machines and no user namespaces for pods: a RuntimeClass pretends to have machines. The toolbox is that of the
 //! rig: busybox.
 
-use std::{
-    net::IpAddr,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use kiln::sandbox::{
@@ -222,14 +217,6 @@ impl Kind for Pods {
         Some(format!("http://{}:9000", cluster::shared().address()))
     }
 
-    fn soon(&self) -> Duration {
-        Duration::from_mins(2)
-    }
-
-    fn end_of_a_running_one(&self) -> Duration {
-        Duration::from_mins(1)
-    }
-
     fn no_sized_disk(&self) -> Option<String> {
         Some("there is no machine that could have loop devices".to_owned())
     }
@@ -268,11 +255,13 @@ async fn a_starter() {
 
 /// Waits until a sandbox waits for this code and these words.
 async fn waits_for(driver: &dyn Driver, job: JobId, code: Code, words: &str) {
-    let seen = eventually_async(|| async {
-        matches!(driver.look(job).await.unwrap(),
-            SandboxState::Waiting { why, .. } if why.code == code && why.detail.contains(words))
-    });
-    assert!(seen.await, "{:?}", driver.look(job).await);
+    eventually_async(|| async {
+        match driver.look(job).await.unwrap() {
+            SandboxState::Waiting { why, .. } if why.code == code && why.detail.contains(words) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
 }
 
 #[test]
@@ -295,9 +284,7 @@ async fn a_sandbox_that_cannot_start_says_why() {
     };
     plain.start(&large).await.unwrap();
     waits_for(&plain, large.job, Code::PodWaits, "Insufficient memory").await;
-    let begun = Instant::now();
     place.destroy(large.job).await;
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -358,8 +345,7 @@ async fn a_pod_that_is_deleted_by_hand_is_no_silence() {
         .start("dd if=/dev/zero of=/scratch/x bs=1M count=30 2>/dev/null")
         .await;
     let driver = place.driver();
-    let measured = eventually_async(|| async { driver.usage(job).await.unwrap().disk > 20 * MIB }).await;
-    assert!(measured, "{:?}", driver.usage(job).await);
+    eventually_async(|| async { driver.usage(job).await.unwrap().disk > 20 * MIB }).await;
     cluster::shared().kubectl(&[
         "delete",
         "pods",
@@ -418,10 +404,10 @@ async fn a_quota_that_is_exceeded_is_the_reason_why_a_sandbox_waits() {
     let spec = place.spec("ring ready");
     place.kind.driver.import(&spec).await;
     // The controller of quotas has to have seen it.
-    let is_counted = eventually_async(|| async {
+    eventually_async(|| async {
         cluster::shared().kubectl(&["get", quota.0, &quota.1, "--output", "jsonpath={.status.hard.pods}"]) == "0"
-    });
-    assert!(is_counted.await);
+    })
+    .await;
     limited.start(&spec).await.unwrap();
     waits_for(&limited, spec.job, Code::PodWaits, "exceeded quota").await;
     limited.destroy(spec.job, Scratch::Remove).await.unwrap();

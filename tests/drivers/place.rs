@@ -4,7 +4,7 @@ use std::{
     net::IpAddr,
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use kiln::sandbox::{
@@ -78,14 +78,6 @@ pub trait Kind: Sized {
     fn environment(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
-
-    /// The time limit for a sandbox's immediate actions.
-    fn soon(&self) -> Duration {
-        Duration::from_secs(10)
-    }
-
-    /// How long it may take to destroy one that runs.
-    fn end_of_a_running_one(&self) -> Duration;
 
     /// Why disk space has no fixed size here, if it has none.
     fn no_sized_disk(&self) -> Option<String>;
@@ -182,8 +174,7 @@ impl<K: Kind> Place<K> {
         let script = format!("{script}\nring ready\nsleep 600\n");
         let mut spec = self.spec(&script);
         self.driver().start(&spec).await.unwrap();
-        if !self.rings(spec.job, "ready").await
-            && let SandboxState::Ended(evidence) = self.driver().look(spec.job).await.unwrap()
+        if let Err(evidence) = self.rings(spec.job, "ready").await
             && has_crashed(&evidence)
         {
             println!("TRIED AGAIN: the kernel of the machine crashed: {evidence:?}");
@@ -197,19 +188,28 @@ impl<K: Kind> Place<K> {
 
     /// Waits until the sandbox of `job` has rung with `word`.
     pub async fn wait_for(&self, job: JobId, word: &str) {
-        let came = self.rings(job, word).await;
-        assert!(came, "no {word}: {:?}", self.driver().look(job).await);
+        let ended = self.rings(job, word).await.err();
+        assert!(ended.is_none(), "no {word}: {ended:?}");
     }
 
-    /// Whether the sandbox of `job` rings with `word` soon.
-    async fn rings(&self, job: JobId, word: &str) -> bool {
+    /// Waits until the sandbox of `job` has rung with `word`. Returns how it ended, if it did so without.
+    async fn rings(&self, job: JobId, word: &str) -> Result<(), Evidence> {
         let name = job.to_string();
-        let until = Instant::now() + self.kind.soon();
-        // Not asleep: the doors are open only while this thread works.
-        while !self.bell.has_heard(&name, word) && Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        self.bell.has_heard(&name, word)
+        let has_rung = || self.bell.has_heard(&name, word);
+        eventually_async(async || {
+            if has_rung() {
+                return Ok(Ok(()));
+            }
+            match self.driver().look(job).await {
+                Ok(SandboxState::Ended(evidence)) => {
+                    // What it said last may be on its way.
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    Ok(if has_rung() { Ok(()) } else { Err(evidence) })
+                }
+                other => Err(format!("no {word}: {other:?}")),
+            }
+        })
+        .await
     }
 
     /// Runs a script to its end, and once more if the kernel of a machine has crashed.
@@ -228,12 +228,13 @@ impl<K: Kind> Place<K> {
     }
 
     pub async fn end_of(&self, job: JobId) -> Evidence {
-        let ended = eventually_async(|| async {
-            let state = self.driver().look(job).await.unwrap();
-            !matches!(state, SandboxState::Running | SandboxState::Waiting { .. })
+        eventually_async(|| async {
+            match self.driver().look(job).await.unwrap() {
+                state @ (SandboxState::Running | SandboxState::Waiting { .. }) => Err(format!("{state:?}")),
+                _ => Ok(()),
+            }
         })
         .await;
-        assert!(ended, "it still runs: {:?}", self.driver().look(job).await);
         match self.driver().look(job).await.unwrap() {
             SandboxState::Ended(evidence) => evidence,
             other => panic!("{other:?}"),
@@ -246,7 +247,14 @@ impl<K: Kind> Place<K> {
         assert_eq!(self.driver().look(job).await.unwrap(), SandboxState::Absent);
         assert_eq!(self.driver().list().await.unwrap(), []);
         let left = || self.kind.leftovers(&self.kiln, job);
-        assert!(eventually(Duration::from_secs(2), || left().is_empty()), "{:?}", left());
+        eventually(|| {
+            let left = left();
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{left:?}"))
+            }
+        });
         self.kiln.assert_clean();
     }
 }

@@ -1,10 +1,6 @@
 //! Many jobs at once.
 
-use std::{
-    collections::BTreeSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use futures::future::join_all;
 use serde_json::Value;
@@ -13,7 +9,7 @@ use crate::faults::{
     invariants::{Observer, check},
     site::{Site, rank},
 };
-use crate::support;
+use crate::support::{self, eventually_async};
 
 const JOBS: usize = 200;
 
@@ -22,9 +18,6 @@ const AT_ONCE: usize = 2;
 
 /// How many come to their end by themselves.
 const RUN: usize = 4;
-
-/// The longest time until a new job has a reason for waiting.
-const SOON: Duration = Duration::from_secs(30);
 
 #[test(threads = 4)]
 async fn two_hundred_jobs_at_once_take_their_turns() {
@@ -47,7 +40,7 @@ async fn two_hundred_jobs_at_once_take_their_turns() {
     let listed = site.asked("GET", "/v3/jobs", None).await;
     assert_eq!(listed.as_array().unwrap().len(), JOBS);
 
-    loop {
+    eventually_async(async || {
         let all = join_all(ids.iter().map(|id| site.progress(id))).await;
         let busy = all.iter().filter(|job| (1..=10).contains(&rank(job))).count();
         // Jobs are read one after the other: between two looks as many may have followed those that ended.
@@ -57,10 +50,12 @@ async fn two_hundred_jobs_at_once_take_their_turns() {
             assert_explained(&site, job).await;
         }
         if ended >= RUN {
-            break;
+            Ok(())
+        } else {
+            Err(format!("{ended} have ended"))
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    })
+    .await;
 
     // Half of the rest is cancelled, half deleted, whatever each is doing.
     let end = async |number: usize, id: &String| {
@@ -85,13 +80,10 @@ async fn two_hundred_jobs_at_once_take_their_turns() {
 /// A job that waits says why, and what its turn is, as soon as the queue was looked at.
 async fn assert_explained(site: &Site, job: &Value) {
     let id = job["id"].as_str().unwrap();
-    let until = Instant::now() + SOON;
-    loop {
+    eventually_async(async || {
         let job = site.progress(id).await;
-        if rank(&job) > 0 || (job["position"].is_u64() && job["reason"].is_string()) {
-            return;
-        }
-        assert!(Instant::now() < until, "{job:#}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        let is_explained = rank(&job) > 0 || (job["position"].is_u64() && job["reason"].is_string());
+        if is_explained { Ok(()) } else { Err(job) }
+    })
+    .await;
 }

@@ -81,7 +81,12 @@ async fn jobs_outlive_a_postgresql_that_is_away() {
     needs!(support::no_namespaces());
     let mut postgres = tokio::task::block_in_place(postgres::Server::start);
     let url = postgres.new_database();
-    let site = Arc::new(Site::start(&[("KILN__CAPACITY__JOBS", "2"), ("KILN__STORE__URL", &url)]).await);
+    let settings = [
+        ("KILN__CAPACITY__JOBS", "2"),
+        ("KILN__STORE__URL", &url),
+        ("KILN__WATCH__HEARTBEAT", "1m"),
+    ];
+    let site = Arc::new(Site::start(&settings).await);
     let observer = Observer::of(&site);
     let mut jobs = some_jobs(&site).await;
     tokio::task::block_in_place(|| postgres.stop());

@@ -41,7 +41,7 @@ async fn silent_connections_take_no_descriptors_from_jobs_and_users() {
         let answer = newcomer
             .unwrap()
             .get(format!("{}/kiln/v1/jobs/{job}", site.url))
-            .timeout(Duration::from_secs(20));
+            .timeout(support::PATIENCE);
         let answer = answer.send().await.unwrap();
         assert_eq!(answer.status(), 200);
         users += 1;

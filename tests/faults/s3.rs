@@ -12,7 +12,7 @@ use crate::faults::{
     s3_proxy::{Fault, Rule, S3Proxy},
     site::{Site, rank},
 };
-use crate::support::{self, Kiln, Recipe};
+use crate::support::{self, Kiln, Recipe, eventually_async};
 
 /// How long S3 fails when it does so for a while.
 const A_WHILE: Duration = Duration::from_secs(4);
@@ -119,9 +119,7 @@ async fn an_s3_that_fails_for_a_while_costs_no_image() {
         site.wait_until(&job, "building", |job| rank(job) >= 7).await;
         proxy.set(Some(rule));
         let failing = async {
-            while proxy.failed() == before {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            eventually_async(async || proxy.failed() > before).await;
             tokio::time::sleep(A_WHILE).await;
             proxy.set(None);
         };

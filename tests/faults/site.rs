@@ -8,7 +8,6 @@ use std::{
         Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use kiln::artifacts::{ArtifactStore, S3Settings};
@@ -16,10 +15,9 @@ use nix::{sys::signal::Signal, unistd::Pid};
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use crate::support::{Kiln, Ran, Recipe, Started, ports::free_port, repository::Repository, serve::client};
-
-/// How long something that must come may take on a machine that is ten times slower.
-pub const PATIENCE: Duration = Duration::from_mins(5);
+use crate::support::{
+    Kiln, Ran, Recipe, Started, eventually_async, ports::free_port, repository::Repository, serve::client,
+};
 
 pub struct Site {
     pub kiln: Kiln,
@@ -165,18 +163,17 @@ impl Site {
 
     /// The body of an answer of success, once there is one.
     pub async fn asked(&self, method: &str, path: &str, body: Option<Value>) -> Value {
-        let until = Instant::now() + PATIENCE;
-        loop {
+        eventually_async(async || {
             let answer = self.ask(method, path, body.as_ref()).await;
             if let Some((200..300, value)) = answer {
-                return value;
+                return Ok(value);
             }
             if let Some(server) = self.process().as_mut() {
                 server.assert_runs();
             }
-            assert!(Instant::now() < until, "{method} {path}: {answer:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            Err(format!("{method} {path}: {answer:?}"))
+        })
+        .await
     }
 
     /// Creates a record; its id.
@@ -249,15 +246,16 @@ impl Site {
 
     /// Waits until a job is so; how it is then.
     pub async fn wait_until(&self, job: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + PATIENCE;
-        loop {
+        eventually_async(async || {
             let progress = self.progress(job).await;
+            let is_not = |progress| format!("the job is not {what}: {progress:#}");
             if is_so(&progress) {
-                return progress;
+                Ok(progress)
+            } else {
+                Err(is_not(progress))
             }
-            assert!(Instant::now() < until, "the job is not {what}: {progress:#}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        })
+        .await
     }
 
     /// Waits until a job has ended and is cleared away; how it ended.

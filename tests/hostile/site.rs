@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
@@ -14,14 +13,11 @@ use serde_json::{Value, json};
 
 use crate::hostile::case::{Case, End, Upload};
 use crate::support::{
-    Kiln, Recipe, Started,
+    Kiln, Recipe, Started, eventually_async,
     ports::free_port,
     repository::Repository,
     serve::{Answer, client, send},
 };
-
-/// How long all the jobs together may take.
-const PATIENCE: Duration = Duration::from_mins(8);
 
 /// How long a job may be silent here.
 const SILENCE: &str = "60s";
@@ -136,19 +132,20 @@ impl Site {
 
     /// Waits until a job has ended and is cleared away.
     pub async fn end_of(&self, job: &str) -> End {
-        let until = Instant::now() + PATIENCE;
-        loop {
+        let progress = eventually_async(async || {
             let progress = self
                 .get(&format!("/kiln/v1/jobs/{job}"), "application/json")
                 .await
                 .json();
             if progress["log"].is_string() {
-                let log = self.get(&format!("/kiln/v1/jobs/{job}/log"), "text/plain").await.text;
-                return End { progress, log };
+                Ok(progress)
+            } else {
+                Err(progress)
             }
-            assert!(Instant::now() < until, "the job does not end: {progress:#}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        });
+        let progress = progress.await;
+        let log = self.get(&format!("/kiln/v1/jobs/{job}/log"), "text/plain").await.text;
+        End { progress, log }
     }
 
     /// Whether a client connected to the other service.

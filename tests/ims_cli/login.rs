@@ -40,7 +40,7 @@ fn with_input(mut command: Command, input: &str) -> Ran {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
-        took: std::time::Duration::ZERO,
+        cpu: std::time::Duration::ZERO,
     }
 }
 

@@ -2,10 +2,7 @@
 //!
 //! `KILN_TEST_KUBERNETES_RUN` names the directory of a cluster that `.ci/kubernetes-rig up` has started.
 
-use std::{
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -15,7 +12,7 @@ use super::site::{Site, no_machine, until, until_settled};
 use crate::support::{
     self, KILN_AGENT, Kiln, Recipe,
     cluster::{self, NAMESPACE},
-    host_binfmt,
+    eventually, host_binfmt,
     repository::Repository,
 };
 
@@ -264,11 +261,10 @@ async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
     first.started.signal(Signal::SIGKILL);
     first.started.end();
     let second = site.server_with(&[&with_services[..], &[("KILN__SHELL__PORTS", "23000-23099")]].concat());
-    let begun = Instant::now();
-    while user.leads_to("ports[0].port").parse::<u16>().unwrap() < 23000 {
-        assert!(begun.elapsed() < Duration::from_mins(2), "{}", second.status(&job));
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    eventually(|| {
+        let leads = user.leads_to("ports[0].port").parse::<u16>().unwrap() >= 23000;
+        if leads { Ok(()) } else { Err(second.status(&job)) }
+    });
     assert_eq!(user.run(whole), "whole\n");
     let after = second.json(&["jobs", "describe", &job]);
     assert_eq!(&after["ssh_containers"][0]["connection_info"], told);

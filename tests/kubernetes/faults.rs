@@ -127,11 +127,11 @@ impl Place {
 
     /// Waits until nothing but the watches is needed to know how a sandbox is.
     async fn is_watched(&self, job: JobId) {
-        let seen = eventually_async(|| async {
+        eventually_async(|| async {
             self.cluster.take();
             self.runs(job).await && self.cluster.take().is_empty()
-        });
-        assert!(seen.await, "{:?}", self.cluster.take());
+        })
+        .await;
     }
 }
 
@@ -178,6 +178,7 @@ async fn watches_that_end_or_have_lost_their_place_begin_again() {
     other.cluster.set(Fault::Ends, "watch", usize::MAX);
     let second = other.start().await;
     assert!(other.runs(second).await);
+    // Long enough for many more, if each that ends were begun again at once.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let asked = other.cluster.take();
     assert!(asked["watch jobs"] <= 4, "{asked:?}");
@@ -196,11 +197,11 @@ async fn watches_that_end_or_have_lost_their_place_begin_again() {
         &name,
         &json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
     );
-    let ended = eventually_async(|| async {
+    eventually_async(|| async {
         matches!(third.driver.look(job).await.unwrap(), SandboxState::Ended(evidence)
             if evidence.failure.as_ref().is_some_and(|failure| failure.code == Code::PodEvicted))
-    });
-    assert!(ended.await);
+    })
+    .await;
 }
 
 #[test(threads = 2)]
@@ -208,14 +209,8 @@ async fn nothing_is_left_of_a_start_that_fails_and_a_busy_server_is_asked_later(
     let place = Place::new().await;
     let fails = async |fault, asked, code| {
         place.cluster.set(fault, asked, usize::MAX);
-        let begun = Instant::now();
         let failure = place.driver.start(&place.spec()).await.unwrap_err();
         assert_eq!(failure.code, code, "{asked}: {failure}");
-        assert!(
-            begun.elapsed() < Duration::from_secs(25),
-            "{asked}: {:?}",
-            begun.elapsed()
-        );
         place.cluster.heal();
         assert_eq!(place.cluster.names("jobs"), [""; 0], "{asked}");
         let times = place.cluster.take().get(asked).copied().unwrap_or_default();

@@ -3,12 +3,7 @@
 //! The rig's class of pretended machines has no kernels of its own, but user namespaces: programs of other architectures are
 //! emulated in these.
 
-use std::{
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    sync::OnceLock,
-    time::{Duration, Instant},
-};
+use std::{os::unix::fs::PermissionsExt, path::PathBuf, sync::OnceLock};
 
 use kiln::artifacts::{ArtifactStore, S3Settings};
 use kiln_s3::EmbeddedS3;
@@ -19,16 +14,13 @@ use crate::support::{
     self, Kiln,
     authority::Authority,
     cluster::{self, Cluster, NAMESPACE},
-    postgres,
+    eventually, postgres,
     s3_proxy::S3Proxy,
     serve::Server,
 };
 
 /// The repository of the tests' images, which no registry has.
 const IMAGE: &str = "rig.invalid/kiln-toolbox";
-
-/// An emulated job takes this long at most, beside others.
-const PATIENCE: Duration = Duration::from_mins(10);
 
 /// What several servers share, and agents reach from pods: records, S3, and the address at which they find a server.
 pub struct Site<'c> {
@@ -209,27 +201,25 @@ pub fn no_machine() -> Option<String> {
 /// Waits until a job is so. Returns its status.
 #[track_caller]
 pub fn until(server: &Server, job: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    let begun = Instant::now();
-    loop {
+    eventually(|| {
         let status = server.status(job);
         if is_so(&status) {
-            return status;
+            return Ok(status);
         }
-        assert!(begun.elapsed() < PATIENCE && !status["error"].is_object(), "{status:#}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+        assert!(!status["error"].is_object(), "{status:#}");
+        Err(status)
+    })
 }
 
 /// Waits until nothing is left of a job. Returns its status.
 #[track_caller]
 pub fn until_settled(server: &Server, job: &str) -> Value {
-    let begun = Instant::now();
-    loop {
+    eventually(|| {
         let status = server.status(job);
         if status["log"].is_string() {
-            return status;
+            Ok(status)
+        } else {
+            Err(status)
         }
-        assert!(begun.elapsed() < PATIENCE, "{status:#}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    })
 }

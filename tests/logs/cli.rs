@@ -2,8 +2,11 @@
 
 use std::{
     process::{Command, Stdio},
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
 };
 
 use kiln_records::JobStatus;
@@ -14,7 +17,7 @@ use crate::logs::{
     job::LoggedJob,
     server::Server,
 };
-use crate::support::{self, Kiln, Ran, Started};
+use crate::support::{self, Kiln, Ran, Started, eventually};
 
 const ID: &str = "6f3c0f5e-9a43-4f0e-8f2b-0c5c0e2f0a11";
 const KEY: &str = "a1b2c3d4-0000-4000-8000-000000000001";
@@ -104,10 +107,13 @@ async fn following_goes_on_when_the_server_was_away() {
         };
         let following = wait_for(following, "line 1499").await.unwrap();
         let again = listen.clone();
-        let server = tokio::task::spawn_blocking(move || {
-            server.away_for(crash, Duration::from_secs(2), &[("KILN__SERVER__LISTEN", &again)])
+        let back = tokio::task::spawn_blocking(move || {
+            let mut following = following;
+            let meanwhile = || drop(following.wait_for("trying to connect again"));
+            let server = server.away_while(crash, &[("KILN__SERVER__LISTEN", &again)], meanwhile);
+            (server, following)
         });
-        let server = server.await.unwrap();
+        let (server, following) = back.await.unwrap();
         job.says_up_to(3000).await;
         let following = wait_for(following, "line 2999").await.unwrap();
         job.says_up_to(3001).await;
@@ -248,20 +254,23 @@ fn a_job_that_fails_says_why() {
 #[test]
 fn who_stops_following_leaves_the_job() {
     // Nothing is ever said.
-    let server = FakeServer::start(|asked: &Asked| {
+    let (ended, has_ended) = mpsc::channel::<()>();
+    let has_ended = Mutex::new(has_ended);
+    let server = FakeServer::start(move |asked: &Asked| {
         if asked.target.ends_with("stream") {
-            std::thread::sleep(Duration::from_secs(3));
+            let _ = has_ended.lock().unwrap().recv();
         }
         Answer::json(200, &json!({"id": ID, "arch": "aarch64"}))
     });
+    // Before the server, which waits for its answers, also when this test fails.
+    let ended = ended;
     let kiln = Kiln::bare();
     let mut following = Started::new(command(&kiln, &server.url(), CREATE));
     following.wait_for("job  ");
-    while !server.take().iter().any(|asked| asked.target.ends_with("stream")) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually(|| server.take().iter().any(|asked| asked.target.ends_with("stream")));
     following.signal(nix::sys::signal::Signal::SIGINT);
     let ran = following.end();
+    drop(ended);
     assert_eq!(ran.code, Some(130));
     assert!(ran.stderr.contains(&format!("kiln jobs cancel {ID}")), "{}", ran.stderr);
 }

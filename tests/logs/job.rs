@@ -44,6 +44,11 @@ impl LoggedJob {
         self.job.id.to_string()
     }
 
+    /// The number of its next line.
+    pub const fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Where its log is.
     pub fn path(&self) -> String {
         format!("/kiln/v1/jobs/{}/log", self.job.id)

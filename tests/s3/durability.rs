@@ -1,12 +1,21 @@
 //! Tests what the embedded server's directory survives.
 
-use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use aws_sdk_s3::{Client, config::RequestChecksumCalculation, primitives::ByteStream};
 use kiln::artifacts::{ArtifactStore, S3Settings};
 use kiln_s3::{EmbeddedError, EmbeddedS3};
 
 use crate::s3::target::{bytes, client, loopback};
+use crate::support::eventually_async;
 
 fn client_of(server: &EmbeddedS3) -> Client {
     client(&server.into(), RequestChecksumCalculation::WhenRequired)
@@ -188,12 +197,12 @@ async fn what_was_answered_outlives_a_kill() {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let endpoint = loop {
-        match fs_err::read_to_string(dir.path().join("endpoint")) {
-            Ok(endpoint) if !endpoint.is_empty() => break endpoint,
-            _ => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    };
+    let said = dir.path().join("endpoint");
+    let endpoint = eventually_async(async || {
+        let endpoint = fs_err::read_to_string(&said).ok();
+        endpoint.filter(|endpoint| !endpoint.is_empty())
+    })
+    .await;
     // Shares the directory with the process, so it knows the key; its own address is not used.
     let helper = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
     let mut settings = S3Settings::from(&helper);
@@ -203,8 +212,9 @@ async fn what_was_answered_outlives_a_kill() {
     one.create_bucket().bucket("data").send().await.unwrap();
 
     let mut writers = tokio::task::JoinSet::new();
+    let count = Arc::new(AtomicUsize::new(0));
     for writer in 0..4 {
-        let client = one.clone();
+        let (client, count) = (one.clone(), Arc::clone(&count));
         writers.spawn(async move {
             let mut answered = Vec::new();
             for number in 0.. {
@@ -218,14 +228,14 @@ async fn what_was_answered_outlives_a_kill() {
                     break;
                 }
                 answered.push((key, 50_000 + number));
+                count.fetch_add(1, Ordering::Relaxed);
             }
             answered
         });
     }
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    eventually_async(async || count.load(Ordering::Relaxed) > 40).await;
     process.kill().await.unwrap();
     let answered: Vec<_> = writers.join_all().await.into_iter().flatten().collect();
-    assert!(answered.len() > 4, "only {} writes before the kill", answered.len());
 
     let server = EmbeddedS3::start(dir.path(), loopback()).await.unwrap();
     let two = client_of(&server);

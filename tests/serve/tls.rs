@@ -1,9 +1,6 @@
 //! TLS: certificates that are used, followed, and refused.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::path::PathBuf;
 
 use rcgen::KeyPair;
 
@@ -11,6 +8,7 @@ use super::refused;
 use crate::support::{
     Kiln,
     authority::Authority,
+    eventually_async,
     serve::{Server, client},
 };
 
@@ -50,11 +48,7 @@ async fn certificates_are_used_and_followed() {
     fs_err::write(&key, good).unwrap();
 
     second.write(&certificate, &key);
-    let patience = Instant::now() + Duration::from_secs(30);
-    while trusting(&second).await.is_err() {
-        assert!(Instant::now() < patience, "the new certificate is not used");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    eventually_async(|| trusting(&second)).await;
     assert!(trusting(&first).await.is_err());
     server.stop();
 }

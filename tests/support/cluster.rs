@@ -7,12 +7,11 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{LazyLock, OnceLock},
-    time::{Duration, Instant},
 };
 
 use nix::unistd::Pid;
 
-use super::{self as support, Ran};
+use super::{self as support, Ran, eventually};
 
 /// The namespaces of the tests' jobs and of the server's account: those of `examples/kubernetes`.
 pub const NAMESPACE: &str = "kiln-jobs";
@@ -108,18 +107,17 @@ impl Cluster {
             let ran = self.try_kubectl(&[&of_account, arguments].concat()).ok();
             ran.stdout.trim().to_owned()
         };
-        let mut secret = String::new();
         // Clusters as old as the rig's make a token for every account, a moment later.
-        let until = Instant::now() + Duration::from_secs(20);
-        while secret.is_empty() && Instant::now() < until {
-            secret = one(&[
+        let secret = eventually(|| {
+            let secret = one(&[
                 "get",
                 "serviceaccount",
                 "kiln",
                 "--output",
                 "jsonpath={.secrets[0].name}",
             ]);
-        }
+            Some(secret).filter(|secret| !secret.is_empty())
+        });
         let token = one(&[
             "get",
             "secret",

@@ -13,7 +13,6 @@ use std::{
         LazyLock,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use nix::{
@@ -21,7 +20,7 @@ use nix::{
     unistd::{Pid, Uid, User},
 };
 
-use crate::support::ports::free_port;
+use crate::support::{eventually, ports::free_port};
 
 /// The password of the server's only user; a test searches for it where it must not appear.
 pub const PASSWORD: &str = "sesame-opens";
@@ -141,12 +140,13 @@ impl Server {
         keeper.kill().unwrap();
         keeper.wait().unwrap();
         drop(input);
-        wait_until("the processes of PostgreSQL are gone", || {
+        eventually(|| {
             let processes = self.processes();
             for pid in &processes {
                 let _ = kill(*pid, Signal::SIGKILL);
             }
-            processes.is_empty()
+            let are_left = || format!("processes of PostgreSQL are left: {processes:?}");
+            processes.is_empty().then_some(()).ok_or_else(are_left)
         });
         // The file names a process that may still be a zombie, which PostgreSQL would take for a running one.
         fs_err::remove_file(self.dir.join("data/postmaster.pid")).unwrap();
@@ -168,20 +168,14 @@ impl Server {
             .unwrap();
         let input = keeper.stdin.take().unwrap();
         self.keeper = Some((keeper, input));
-        let start = Instant::now();
-        loop {
+        eventually(|| {
             let asked = self.client("psql").args(["--command", "SELECT 1"]).output().unwrap();
-            if asked.status.success() {
-                return;
-            }
-            assert!(
-                start.elapsed() < Duration::from_mins(1),
-                "PostgreSQL does not answer: {}{}",
-                String::from_utf8_lossy(&asked.stderr),
-                fs_err::read_to_string(self.dir.join("log")).unwrap()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            asked.status.success().then_some(()).ok_or_else(|| {
+                let log = fs_err::read_to_string(self.dir.join("log")).unwrap();
+                let said = String::from_utf8_lossy(&asked.stderr);
+                format!("PostgreSQL does not answer: {said}{log}")
+            })
+        });
     }
 
     /// The processes that work in the server's directory: all of the server's, and no others.
@@ -234,12 +228,4 @@ fn programs() -> PathBuf {
     versions
         .pop()
         .expect("PostgreSQL is not installed: run `.ci/install-packages test`")
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_mins(1), "waited a minute until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

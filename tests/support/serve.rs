@@ -4,14 +4,13 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     sync::Once,
-    time::Duration,
 };
 
 use nix::sys::signal::Signal;
 use reqwest::{Client, Method, RequestBuilder, header};
 use serde_json::Value;
 
-use super::{Kiln, Ran, Started};
+use super::{Kiln, PATIENCE, Ran, Started};
 
 /// Variables for a server that runs beside others, and whose jobs start even with little free space.
 pub const MODEST: [(&str, &str); 3] = [
@@ -72,7 +71,7 @@ pub fn client(authority: Option<&str>) -> Client {
     let trusted = authority.map(|pem| reqwest::Certificate::from_pem(pem.as_bytes()).unwrap());
     Client::builder()
         .no_proxy()
-        .timeout(Duration::from_mins(1))
+        .timeout(PATIENCE)
         .tls_certs_only(trusted)
         .build()
         .unwrap()
@@ -141,7 +140,7 @@ impl Server {
     /// A new connection.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 

@@ -8,13 +8,14 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, Weak, mpsc},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use aws_sdk_s3::{
     Client as S3,
     config::{BehaviorVersion, Credentials, Region, RequestChecksumCalculation},
 };
+use kiln::artifacts::S3Settings;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -23,6 +24,8 @@ use reqwest::{Client, Method};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::{PATIENCE, wait::try_within};
+
 #[path = "server/answer.rs"]
 mod answer;
 #[path = "server/things.rs"]
@@ -30,12 +33,6 @@ mod things;
 
 #[allow(unused_imports, reason = "only some test programs use what these make")]
 pub use self::{answer::Answer, things::*};
-
-/// How long a server may take to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How long a server may take to start, on a busy machine.
-const STARTING: Duration = Duration::from_mins(3);
 
 /// A running server, with clients that belong to one test.
 pub struct Server {
@@ -103,7 +100,7 @@ impl Process {
                 let _ = said_line.send(line);
             }
         });
-        let until = Instant::now() + STARTING;
+        let until = Instant::now() + PATIENCE;
         let is_ready = loop {
             let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) else {
                 break false;
@@ -151,18 +148,11 @@ impl Process {
         if child.try_wait().unwrap().is_none() {
             kill(pid(&child), Signal::SIGTERM).unwrap();
         }
-        let until = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break Some(status);
-            }
-            if Instant::now() > until {
-                let _ = child.kill();
-                let _ = child.wait();
-                break None;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let status = try_within(PATIENCE, || child.try_wait().unwrap()).ok();
+        if status.is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
         if std::thread::panicking() {
             return;
         }
@@ -221,11 +211,7 @@ impl Server {
     fn of(process: Arc<Process>) -> Self {
         // Another test of this process may have installed it already.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let http = Client::builder()
-            .no_proxy()
-            .timeout(Duration::from_mins(1))
-            .build()
-            .unwrap();
+        let http = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let s3 = s3_client(&process.s3);
         Self { http, s3, process }
     }
@@ -245,9 +231,9 @@ impl Server {
         self.again(true, settings, change)
     }
 
-    /// Stops or kills it, and starts another one on the same data after a while.
-    pub fn away_for(self, crash: bool, time: Duration, settings: &[Setting<'_>]) -> Self {
-        self.again(crash, settings, |_| std::thread::sleep(time))
+    /// Stops or kills it, and starts another one on the same data once this has come back.
+    pub fn away_while(self, crash: bool, settings: &[Setting<'_>], meanwhile: impl FnOnce()) -> Self {
+        self.again(crash, settings, |_| meanwhile())
     }
 
     /// Stops it, changes its data directory, and starts another one there.
@@ -279,6 +265,16 @@ impl Server {
     /// The address of its S3.
     pub fn s3_endpoint(&self) -> &str {
         &self.process.s3.endpoint
+    }
+
+    /// How another client of its records reaches its S3.
+    pub fn s3_settings(&self) -> S3Settings {
+        S3Settings {
+            endpoint: Some(self.process.s3.endpoint.clone()),
+            access_key: Some(self.process.s3.access_key.clone()),
+            secret_key: Some(self.process.s3.secret_key.clone().into()),
+            ..S3Settings::default()
+        }
     }
 
     /// Its data directory.

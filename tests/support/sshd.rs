@@ -10,6 +10,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use super::eventually;
+
 /// A running sshd, with the keys of both sides.
 pub struct Sshd {
     dir: TempDir,
@@ -58,12 +60,10 @@ impl Sshd {
             .spawn()
             .unwrap();
         let sshd = Self { dir, port, child };
-        let begun = std::time::Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let waited = begun.elapsed().as_secs();
-            assert!(waited < 20, "sshd does not listen: {}", sshd.read("log"));
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        eventually(|| {
+            let does_not = |_| format!("sshd does not listen: {}", sshd.read("log"));
+            std::net::TcpStream::connect(("127.0.0.1", port)).map_err(does_not)
+        });
         sshd
     }
 

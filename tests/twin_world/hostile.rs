@@ -1,9 +1,6 @@
 //! Tests hostile roots, which try to harm the maker of their twins.
 
-use std::{
-    os::unix::fs::symlink,
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::symlink;
 
 use kiln_agent::twins::world::{Added, Package};
 use nix::{sys::stat::Mode, unistd::mkfifo};
@@ -29,9 +26,7 @@ fn adding(put: impl FnOnce(&Debian, &std::path::Path)) -> (Added, usize) {
         ],
         host,
     };
-    let start = Instant::now();
     let added = world.add(&[package]).unwrap();
-    assert!(start.elapsed() < Duration::from_secs(20));
     (added, world.census().programs)
 }
 

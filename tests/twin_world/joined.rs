@@ -11,7 +11,7 @@ use std::{
 use kiln_agent::twins::{join::join, world::World};
 use kiln_inside::emulation::binfmt::emulation_of;
 
-use crate::support::{self, no_emulation, no_namespaces};
+use crate::support::{self, eventually, no_emulation, no_namespaces};
 use crate::twin_world::debian::{Debian, target};
 
 /// Shell scripts, each of which asks for something that only the architecture tells.
@@ -202,7 +202,7 @@ fn a_module_that_was_unpacked_a_moment_ago_is_waited_for() {
     let script = "exec perl -e '$| = 1; print q(once ); require List::Util; print List::Util::sum(1, 2)'";
     let ran = thread::scope(|scope| {
         let run = scope.spawn(|| ask(debian, &mounted, &joined, "on", script));
-        thread::sleep(Duration::from_secs(1));
+        waits(&|words| words.iter().any(|word| word.starts_with("$| = 1; print")));
         assert!(!run.is_finished());
         for trial in world.add(&debian.packages).unwrap().trials {
             world.accept(&trial.key).unwrap();
@@ -283,6 +283,20 @@ fn twins_say_what_the_emulated_programs_say() {
     }
 }
 
+/// Waits until a process whose command line is so sleeps.
+#[track_caller]
+fn waits(is_it: &dyn Fn(&[&str]) -> bool) {
+    eventually(|| {
+        let mut processes = fs_err::read_dir("/proc").unwrap().flatten();
+        processes.any(|process| {
+            let read = |file: &str| fs_err::read_to_string(process.path().join(file)).unwrap_or_default();
+            let line = read("cmdline");
+            let words: Vec<_> = line.trim_end_matches('\0').split('\0').collect();
+            is_it(&words) && read("status").lines().any(|line| line.starts_with("State:\tS"))
+        })
+    });
+}
+
 /// Starts `dpkg` in the root, and then does the `rest` to the world. Returns what dpkg said, and how many programs ran as
 /// twins and under the emulator meanwhile.
 fn started_before(
@@ -297,11 +311,11 @@ fn started_before(
     let ran = thread::scope(|scope| {
         let script = "> /tmp/started; dpkg --print-architecture";
         let ran = scope.spawn(|| ask(debian, &mounted, joined, "on", script));
-        while !sign.exists() {
+        eventually(|| {
             assert!(!ran.is_finished(), "{ran:?}");
-            thread::sleep(Duration::from_millis(10));
-        }
-        thread::sleep(Duration::from_millis(300));
+            sign.exists()
+        });
+        waits(&|words| words.last() == Some(&"--print-architecture"));
         assert!(!ran.is_finished());
         rest(world);
         ran.join().unwrap()
@@ -336,6 +350,7 @@ fn a_program_whose_trial_is_to_come_waits_for_the_outcome() {
     world.expect("dpkg", vec![key.clone()]).unwrap();
     let accepted = started_before(debian, &mut world, &joined, |world| {
         assert!(world.add(&dpkg).unwrap().trials.iter().any(|trial| trial.key == key));
+        // It goes on waiting while the twin is tried, however long that takes.
         thread::sleep(Duration::from_millis(100));
         world.accept(&key).unwrap();
     });

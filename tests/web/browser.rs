@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     panic::Location,
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    sync::Arc,
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -17,10 +17,7 @@ use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{python_tools, serve::client};
-
-/// How long a page may take to be as it should.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::support::{eventually_async, python_tools, serve::client};
 
 /// Why there is no browser here, if so.
 pub fn no_browser() -> Option<String> {
@@ -103,15 +100,12 @@ impl Browser {
 
     /// Goes on in another of its windows, in the order in which they were opened.
     pub async fn to_window(&self, number: usize) {
-        let until = Instant::now() + PATIENCE;
-        let handle = loop {
+        let handle = eventually_async(async || {
             let handles = self.command(Method::GET, "/window/handles", None).await;
-            match handles.get(number) {
-                Some(handle) => break handle.clone(),
-                None => assert!(Instant::now() < until, "there is no window {number}: {handles}"),
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        };
+            let handle = handles.get(number).cloned();
+            handle.ok_or_else(|| format!("there is no window {number}: {handles}"))
+        })
+        .await;
         self.command(Method::POST, "/window", Some(json!({ "handle": handle })))
             .await;
     }
@@ -179,17 +173,19 @@ impl Browser {
 
     #[track_caller]
     fn until_true(&self, expression: String) -> impl Future<Output = ()> {
-        let caller = Location::caller();
-        async move {
-            let until = Instant::now() + PATIENCE;
-            // What is looked for, or the whole page, may not have been loaded yet.
-            let is_so = format!("(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()");
-            while self.value(&is_so).await != true {
-                let is_late = Instant::now() > until;
-                assert!(!is_late, "{caller}: never so: {expression}\n{}", self.text().await);
-                tokio::time::sleep(Duration::from_millis(50)).await;
+        // What is looked for, or the whole page, may not have been loaded yet.
+        let is_so = format!("(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()");
+        let look = Arc::new((is_so, expression));
+        eventually_async(move || {
+            let look = Arc::clone(&look);
+            async move {
+                if self.value(&look.0).await == true {
+                    return Ok(());
+                }
+                let text = self.value("document.body.innerText").await;
+                Err(format!("never so: {}\n{text}", look.1))
             }
-        }
+        })
     }
 
     /// The text that a person sees.

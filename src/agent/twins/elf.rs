@@ -123,11 +123,7 @@ fn name(bytes: &[u8]) -> Result<String, Broken> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::Cursor,
-        sync::LazyLock,
-        time::{Duration, Instant},
-    };
+    use std::{io::Cursor, sync::LazyLock};
 
     use kiln_inside::emulation::probe::tiny_program;
     use kiln_records::arch::Arch;
@@ -148,11 +144,9 @@ mod tests {
 
     /// Runs every function of this module on the bytes.
     fn survive(bytes: &[u8]) {
-        let start = Instant::now();
         let _ = read(bytes);
         let _ = is_dynamic(&bytes[..bytes.len().min(4096)], machine());
         let _ = defines(Cursor::new(bytes), "dlsym");
-        assert!(start.elapsed() < Duration::from_secs(5));
     }
 
     #[test]

@@ -4,13 +4,13 @@
 use std::{
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures::future::BoxFuture;
-use kiln_records::{Secret, failure::chain};
+use kiln_records::{Clock, Secret, failure::chain};
 use oauth2::{
     AsyncHttpClient, AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret, CsrfToken, EndpointNotSet,
     EndpointSet, ExtraTokenFields, HttpRequest, HttpResponse, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl,
@@ -329,23 +329,19 @@ impl Held {
     }
 
     /// Whether the token expires soon, and the issuer may replace it.
-    pub fn is_due(&self) -> bool {
-        let is_put_off = self.not_before.is_some_and(|until| Instant::now() < until);
-        self.refresh.is_some() && !is_put_off && self.expires.is_some_and(|expires| now() + EARLY >= expires)
+    pub fn is_due(&self, clock: &Clock) -> bool {
+        let is_put_off = self.not_before.is_some_and(|until| clock.instant() < until);
+        self.refresh.is_some() && !is_put_off && self.expires.is_some_and(|expires| seconds(clock) + EARLY >= expires)
     }
 
     /// Leaves the issuer alone for a while, which did not answer.
-    pub fn put_off(&mut self) {
-        self.not_before = Some(Instant::now() + RETRY);
+    pub fn put_off(&mut self, clock: &Clock) {
+        self.not_before = Some(clock.instant() + RETRY);
     }
 
     /// Whether the token has expired, and the issuer may yet replace it.
-    pub fn waits(&self) -> bool {
-        self.refresh.is_some() && self.is_over()
-    }
-
-    fn is_over(&self) -> bool {
-        self.expires.is_some_and(|expires| now() >= expires)
+    pub fn waits(&self, clock: &Clock) -> bool {
+        self.refresh.is_some() && self.expires.is_some_and(|expires| seconds(clock) >= expires)
     }
 }
 
@@ -356,8 +352,12 @@ fn is_recent(secret: &str) -> bool {
 }
 
 fn now() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs())
+    seconds(&Clock::default())
+}
+
+/// The time in seconds since 1970, by this host's clock, as tokens have it.
+fn seconds(clock: &Clock) -> u64 {
+    clock.timestamp().as_second().try_into().unwrap_or(0)
 }
 
 fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
@@ -399,6 +399,26 @@ fn noted(error: &AskError) -> NotSignedIn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_issuer_that_is_away_is_left_alone_for_a_while() {
+        let clock = Clock::default();
+        let mut held = Held {
+            expires: Some(seconds(&clock) + 3600),
+            refresh: Some("again".to_owned().into()),
+            ..Held::plain("token")
+        };
+        assert!(!held.is_due(&clock));
+        clock.forward(Duration::from_secs(3600 - EARLY));
+        assert!(held.is_due(&clock) && !held.waits(&clock));
+        // Nobody can use what has expired, and the issuer has its pause all the same.
+        clock.forward(Duration::from_secs(EARLY));
+        held.put_off(&clock);
+        assert!(!held.is_due(&clock) && held.waits(&clock));
+        clock.forward(RETRY);
+        assert!(held.is_due(&clock));
+        assert!(!Held::plain("token").is_due(&clock));
+    }
 
     #[test]
     fn an_attempt_has_ten_minutes() {

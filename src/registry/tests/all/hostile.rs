@@ -6,7 +6,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -39,10 +38,7 @@ fn tag() -> Which {
 }
 
 async fn inspected(place: &Place) -> Failure {
-    let begun = Instant::now();
-    let failure = inspect::inspect(place, Some(&tag())).await.unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(8), "{failure}");
-    failure
+    inspect::inspect(place, Some(&tag())).await.unwrap_err()
 }
 
 /// Answers every request alike.

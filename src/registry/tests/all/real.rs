@@ -219,6 +219,7 @@ async fn a_registry_that_dies_half_way_gets_the_rest_or_nothing() {
     }
     assert!(!publishing.is_finished(), "it was too quick to be interrupted");
     registry.kill();
+    // The length of an outage, shorter than the patience of its user.
     tokio::time::sleep(Duration::from_millis(300)).await;
     registry.restart();
     let published = publishing.await.unwrap().unwrap();

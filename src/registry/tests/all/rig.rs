@@ -208,7 +208,7 @@ fn spawn(dir: &Path, port: u16) -> Child {
         .stderr(log)
         .spawn()
         .unwrap();
-    for _ in 0..600 {
+    for _ in 0..12_000 {
         if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
             return child;
         }
