@@ -23,6 +23,16 @@ in_root python3 -m venv /opt/kiwi
 pip_install -r /run/kiln/requirements-build.txt
 pip_install --no-build-isolation -r /run/kiln/requirements.txt
 in_root /opt/kiwi/bin/pip check
+
+# What converts descriptions of schemas before 7.4 is in kiwi's source archive, and kiwi installs none of it. It is that of the same pin.
+grep -A 1 '^kiwi==' "$input/requirements.txt" > "$root/run/kiln/kiwi.txt"
+in_root /opt/kiwi/bin/pip download --no-cache-dir --disable-pip-version-check --no-input --progress-bar off \
+    --require-hashes --no-deps --no-build-isolation --no-binary kiwi --dest /run/kiln/kiwi -r /run/kiln/kiwi.txt
+mkdir -p "$root/opt/kiwi/share"
+in_root sh -c 'tar --extract --gzip --file /run/kiln/kiwi/kiwi-*.tar.gz --directory /opt/kiwi/share --strip-components 2 \
+    --no-same-owner --wildcards "kiwi-*/helper/xsl_to_v74/*.xsl"'
+test -s "$root/opt/kiwi/share/xsl_to_v74/update.xsl"
+
 in_root /opt/kiwi/bin/pip uninstall --quiet --yes poetry-core pip
 in_root /opt/kiwi/bin/kiwi-ng --version
 

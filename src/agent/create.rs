@@ -14,7 +14,7 @@ use super::{
     pauses::{Pauses, kiwi_alone},
     process::blocking,
     programs::Programs,
-    repos, template,
+    repos, resolved, template,
     twins::{Twins, given_up},
     unpack,
 };
@@ -56,7 +56,7 @@ pub async fn fetch(
     Ok((unpacked.root, unpacked.newest))
 }
 
-/// Renders the recipe's template files.
+/// Renders the recipe's template files, and resolves its description. From here on, that is what kiwi makes of it.
 pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Result<(), Failure> {
     let mut values = work.values.clone();
     // A recipe without templates needs no values, and the user gave none.
@@ -65,8 +65,9 @@ pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Resu
             values.entry(name.clone()).or_insert_with(|| value.clone());
         }
     }
-    let (recipe, mode, events) = (recipe.to_owned(), work.template_mode, events.clone());
-    blocking(move || template::apart::render(&recipe, &values, mode, &|line| events.say_blocking(line))).await
+    let (path, mode, say) = (recipe.to_owned(), work.template_mode, events.clone());
+    blocking(move || template::apart::render(&path, &values, mode, &|line| say.say_blocking(line))).await?;
+    resolved::resolve(recipe, events).await
 }
 
 /// Waits for the recipe's repositories. Returns whether the recipe has a type `tbz`, the one for IMS.

@@ -192,10 +192,7 @@ fn uncertain(document: &Document<'_>, config: &KiwiConfig) -> Option<String> {
 pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
     let path = find(recipe)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let invalid = |why: &dyn std::fmt::Display| {
-        Failure::new(Code::RecipeConfigInvalid, format!("{name} cannot be used: {why}"))
-            .hint("it must be a kiwi image description: XML in UTF-8, without DTD and entities")
-    };
+    let invalid = |why: &dyn std::fmt::Display| invalid(&name, why);
     let text = text(&path).map_err(|error| invalid(&error))?;
     let document = Document::parse(&text).map_err(|error| invalid(&error))?;
     let image = document.root_element();
@@ -221,6 +218,12 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
             .descendants()
             .any(|node| node.has_tag_name("type") && node.attribute("image") == Some("tbz")),
     })
+}
+
+/// The failure for a description that cannot be used.
+pub(crate) fn invalid(name: &str, why: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Code::RecipeConfigInvalid, format!("{name} cannot be used: {why}"))
+        .hint("it must be a kiwi image description: XML in UTF-8, without DTD and entities")
 }
 
 /// The text of a description that is small and plain enough to be parsed.
@@ -291,7 +294,8 @@ pub fn secrets(recipe: &Path) -> Vec<String> {
     secrets
 }
 
-fn find(recipe: &Path) -> Result<PathBuf, Failure> {
+/// The description of a recipe.
+pub(crate) fn find(recipe: &Path) -> Result<PathBuf, Failure> {
     let missing = |what: String| {
         Failure::new(Code::RecipeConfigMissing, what)
             .hint("a recipe is an archive with kiwi's config.xml at its top, or in its only directory")

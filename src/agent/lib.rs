@@ -39,6 +39,7 @@ pub mod process;
 pub mod programs;
 mod proxy;
 pub mod repos;
+mod resolved;
 mod root;
 mod shell;
 pub mod squashfs;

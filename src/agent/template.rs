@@ -202,7 +202,7 @@ impl Write for Output {
 }
 
 /// Replaces `path` with a new file of the same permission bits.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let permissions = fs_err::metadata(path)?.permissions();
     let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
     file.write_all(content)?;

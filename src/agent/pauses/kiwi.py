@@ -3,7 +3,8 @@ earlier job had at that point; kiwi then goes on as if it had installed the pack
 manager says what it will install, and the agent is asked once more: packages that it brings need no download, or it brings
 the root of a similar recipe, in which kiwi then installs what is missing.
 
-kiwi also reads in another way than its own what commands say, and its apt finds the packages that it shall remove.
+kiwi also reads in another way than its own what commands say, and its apt finds the packages that it shall remove. Its obsolete
+functions end no script.
 
 Arguments: the agent's socket, or - to ask nothing, then those of kiwi-ng.
 """
@@ -22,6 +23,8 @@ from kiwi.kiwi import main
 from kiwi.package_manager import apt, dnf4, zypper
 from kiwi.system.prepare import SystemPrepare
 from kiwi.system.setup import SystemSetup
+
+import kiln_functions
 
 ADDRESS = sys.argv.pop(1)
 sys.argv[0] = "kiwi-ng"
@@ -272,6 +275,7 @@ def install_missing(self, manager):
     manager.custom_args = own
 
 
+kiln_functions.let_go_on()
 command_process.CommandIterator = Lines
 apt.Command = dnf4.Command = zypper.Command = AskingCommand
 if ADDRESS != "-":

@@ -54,9 +54,10 @@ use crate::{
 /// The program that runs kiwi.
 const PROGRAM: &str = "/run/kiwi-ng";
 
-/// The programs in the sandbox, with their places: that one, and what it lets dnf and zypper run.
-const PROGRAMS: [(&str, &str); 3] = [
+/// The programs in the sandbox, with their places: that one, a part of it, and what it lets dnf and zypper run.
+const PROGRAMS: [(&str, &str); 4] = [
     (PROGRAM, include_str!("kiwi.py")),
+    ("/run/kiln_functions.py", include_str!("functions.py")),
     ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),
     ("/run/kiln-zypper-list.py", include_str!("zypper_list.py")),
 ];
@@ -65,7 +66,7 @@ const PROGRAMS: [(&str, &str); 3] = [
 const SOCKET: &str = "/run/kiln-pauses.sock";
 
 /// The interpreter of the toolbox's kiwi.
-const PYTHON: &str = "/opt/kiwi/bin/python3";
+pub(crate) const PYTHON: &str = "/opt/kiwi/bin/python3";
 
 /// The most packages that are said to have no known digest, one by one.
 const NAMED: usize = 20;

@@ -1,0 +1,75 @@
+//! Makes a recipe's description what kiwi itself makes of it before it reads it, so that Kiln reads repositories, secrets and
+//! all else where kiwi does. Runs a program of the toolbox, and replaces the description in the recipe.
+
+use std::{path::Path, process::Stdio};
+
+use kiln_records::Failure;
+use serde::Deserialize;
+use tokio::process::Command;
+
+use super::{events::Events, kiwi_config, pauses::PYTHON, template};
+
+/// The program, which uses kiwi's own libraries.
+const PROGRAM: &str = include_str!("resolve.py");
+
+/// What a description must be.
+const HINT: &str =
+    "it must be a kiwi image description in XML, without DTD and entities, and can include files of the recipe only";
+
+/// What the program says.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Said {
+    Resolved {
+        /// The description.
+        text: String,
+        /// What was done to it.
+        notes: Vec<String>,
+        /// What cannot be kept.
+        warnings: Vec<String>,
+    },
+    Refused {
+        /// What in the recipe does not allow it.
+        refused: String,
+    },
+}
+
+/// Resolves the description of a recipe, whose templates are rendered.
+///
+/// # Errors
+///
+/// `recipe_config_missing` without a description; `recipe_config_invalid` for one that cannot be resolved.
+pub async fn resolve(recipe: &Path, events: &Events) -> Result<(), Failure> {
+    let path = kiwi_config::find(recipe)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let lost = |error: std::io::Error| Failure::io("cannot resolve the recipe's description", &error);
+    let ended = Command::new(PYTHON)
+        .args(["-I", "-c", PROGRAM])
+        .args([&path, recipe])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(lost)?;
+    let said = match serde_json::from_slice(&ended.stdout) {
+        Ok(said) if ended.status.success() => said,
+        _ => {
+            let words = String::from_utf8_lossy(&ended.stderr);
+            let end = words.trim().lines().next_back().unwrap_or("it said nothing");
+            return Err(kiwi_config::invalid(&name, &format_args!("{}: {end}", ended.status)));
+        }
+    };
+    match said {
+        Said::Refused { refused } => Err(kiwi_config::invalid(&name, &refused).hint(HINT)),
+        Said::Resolved { text, notes, warnings } => {
+            template::replace(&path, text.as_bytes()).map_err(lost)?;
+            for note in notes {
+                events.say(format!("{name}: {note}")).await;
+            }
+            for warning in warnings {
+                events.say(format!("warning: {name}: {warning}")).await;
+            }
+            Ok(())
+        }
+    }
+}
