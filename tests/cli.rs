@@ -125,6 +125,9 @@ fn help_of_build() {
                   Let template names without a value become empty text, as IMS does
           -v, --verbose
                   Print all output of tools
+              --profile <NAME>
+                  A profile of the recipe to build; may be given several times [default: those that the
+                  recipe has in force by itself]
               --name <NAME>
                   The image's name [default: the recipe's]
               --image-set <NAME[@VERSION]>

@@ -9,7 +9,9 @@ use super::{
     build::kiwi,
     building::Building,
     events::Events,
-    fetch, kiwi_config, lock,
+    fetch,
+    kiwi_config::{self, Choice},
+    lock,
     outputs::Outputs,
     pauses::{Pauses, kiwi_alone},
     process::blocking,
@@ -20,7 +22,6 @@ use super::{
 };
 use kiln_records::{
     Code, Execs, Failure,
-    arch::Arch,
     protocol::{JobDescription, RecipeWork},
 };
 use tokio::process::Command;
@@ -70,18 +71,24 @@ pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Resu
     resolved::resolve(recipe, events).await
 }
 
-/// Waits for the recipe's repositories. Returns whether the recipe has a type `tbz`, the one for IMS.
+/// Waits for the recipe's repositories. Returns whether a type `tbz`, the one for IMS, is in force.
 pub async fn repos(
     work: &RecipeWork,
-    arch: Arch,
+    job: &JobDescription,
     http: &reqwest::Client,
     recipe: &Path,
     events: &Events,
 ) -> Result<bool, Failure> {
-    let facts = kiwi_config::read(recipe, arch)?;
+    let facts = kiwi_config::read(recipe, Choice::of(job))?;
+    facts.check_types(job.arch)?;
+    if !facts.profiles.is_empty() {
+        events
+            .say(format!("profiles in force: {}", facts.profiles.join(", ")))
+            .await;
+    }
     let timeout = Duration::from_secs(work.repos_timeout_s);
     repos::wait(&facts, http, timeout, &|line| events.say_soon(line)).await?;
-    Ok(facts.has_tbz)
+    Ok(facts.has_tbz())
 }
 
 /// How often a root is made, as long as further commands give up each time. All of these take about as long as one
@@ -166,6 +173,7 @@ impl Building<'_> {
             arch: self.job.arch,
             emulator: self.emulator,
             has_tbz: facts.has_tbz,
+            profiles: Choice::of(self.job).profiles,
             epoch: facts.epoch(self.job),
         };
         kiwi::prepare_root(kiwi, request, programs, self.events).await

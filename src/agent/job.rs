@@ -140,7 +140,7 @@ impl Steps<'_> {
                     self.step(step, rendered).await?;
                 }
                 (Step::Repos, Work::Create(work)) => {
-                    let waited = create::repos(work, self.job.arch, &prepared.web, &facts.recipe, self.events);
+                    let waited = create::repos(work, self.job, &prepared.web, &facts.recipe, self.events);
                     outputs.facts.has_tbz = self.step(step, waited).await?;
                 }
                 (Step::Build, Work::Create(_)) => {
@@ -178,7 +178,12 @@ impl Steps<'_> {
     fn conceal(&self, step: Step, outputs: &Outputs) {
         match step {
             Step::Repos | Step::Build | Step::Verify => {
-                self.events.conceal(kiwi_config::secrets(&outputs.facts.recipe));
+                let values = match &self.job.work {
+                    Work::Create(work) => Some(work.values.values()),
+                    Work::Customize(_) => None,
+                };
+                let secrets = kiwi_config::secrets(&outputs.facts.recipe, values.into_iter().flatten());
+                self.events.conceal(secrets);
             }
             Step::Customize => self.events.conceal(mask::of_apt(&outputs.root())),
             _ => {}

@@ -1,10 +1,12 @@
 //! Reads the parts of a kiwi image description that Kiln needs: the image's name, its package manager and its
-//! repositories. Reads files of the recipe only.
+//! repositories, as far as they are in force. Reads files of the recipe only.
+
+mod force;
 
 use std::{
     ffi::OsStr,
     io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use kiln_records::{Code, Failure, arch::Arch, similar};
@@ -12,7 +14,10 @@ use quick_xml::events::Event;
 use reqwest::Url;
 use roxmltree::{Document, Node};
 
+use self::force::InForce;
 use super::{mask, template};
+
+pub use self::force::Choice;
 
 /// The description's usual name; kiwi also accepts a single file that ends in `.kiwi`.
 const CONFIG: &str = "config.xml";
@@ -33,11 +38,15 @@ pub struct KiwiConfig {
     /// The image's name.
     pub image_name: Option<String>,
     /// The package manager, such as `zypper`, `dnf4` or `apt`.
-    pub package_manager: Option<String>,
+    pub package_manager: String,
     /// The repositories, in the order of the file.
     pub repositories: Vec<Repository>,
-    /// Whether there is an image type `tbz`, the one of recipes for IMS.
-    pub has_tbz: bool,
+    /// The image types in force.
+    pub types: Vec<String>,
+    /// The profiles in force.
+    pub profiles: Vec<String>,
+    /// What to say of all profiles.
+    about_profiles: String,
 }
 
 /// A repository of an image description.
@@ -85,8 +94,8 @@ const LEADS: [&str; 6] = ["config.sh", "images.sh", "root/", "kiln.lock", "../",
 /// # Errors
 ///
 /// As [`read`].
-pub fn metadata(recipe: &Path, arch: Arch) -> Result<Result<Vec<Metadata>, String>, Failure> {
-    let config = read(recipe, arch)?;
+pub fn metadata(recipe: &Path, choice: Choice<'_>) -> Result<Result<Vec<Metadata>, String>, Failure> {
+    let config = read(recipe, choice)?;
     let text = text(&find(recipe)?).map_err(|error| Failure::io("cannot read the recipe", &error))?;
     let Ok(document) = Document::parse(&text) else {
         return Ok(Err("its description cannot be read".to_owned()));
@@ -117,8 +126,8 @@ pub fn metadata(recipe: &Path, arch: Arch) -> Result<Result<Vec<Metadata>, Strin
 /// # Errors
 ///
 /// As [`read`].
-pub fn without_packages(recipe: &Path, arch: Arch) -> Result<Option<(PathBuf, [u8; 32])>, Failure> {
-    if read(recipe, arch)?.package_manager.as_deref() != Some("apt") {
+pub fn without_packages(recipe: &Path, choice: Choice<'_>) -> Result<Option<(PathBuf, [u8; 32])>, Failure> {
+    if read(recipe, choice)?.package_manager != "apt" {
         return Ok(None);
     }
     let path = find(recipe)?;
@@ -132,7 +141,7 @@ pub fn without_packages(recipe: &Path, arch: Arch) -> Result<Option<(PathBuf, [u
 /// # Errors
 ///
 /// As [`read`].
-pub fn repositories(recipe: &Path, arch: Arch) -> Result<Vec<Metadata>, Failure> {
+pub fn repositories(recipe: &Path, choice: Choice<'_>) -> Result<Vec<Metadata>, Failure> {
     let metadata = |repository: Repository| match repository.plan {
         Plan::Wait(urls) => Some(Metadata {
             shown: repository.shown,
@@ -141,7 +150,7 @@ pub fn repositories(recipe: &Path, arch: Arch) -> Result<Vec<Metadata>, Failure>
         }),
         Plan::Skip(_) | Plan::Unused(_) => None,
     };
-    Ok(read(recipe, arch)?
+    Ok(read(recipe, choice)?
         .repositories
         .into_iter()
         .filter_map(metadata)
@@ -150,8 +159,8 @@ pub fn repositories(recipe: &Path, arch: Arch) -> Result<Vec<Metadata>, Failure>
 
 /// What in a description makes uncertain what kiwi installs.
 fn uncertain(document: &Document<'_>, config: &KiwiConfig) -> Option<String> {
-    let manager = config.package_manager.as_deref().unwrap_or_default();
-    if !MANAGERS.contains(&manager) {
+    let manager = &config.package_manager;
+    if !MANAGERS.contains(&manager.as_str()) {
         return Some(format!("its package manager is `{manager}`"));
     }
     for node in document.descendants().filter(Node::is_element) {
@@ -188,8 +197,42 @@ fn uncertain(document: &Document<'_>, config: &KiwiConfig) -> Option<String> {
     None
 }
 
-/// Reads the description in the recipe's directory, for an image of `arch`.
-pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
+/// The package manager of a description that names none.
+const USUAL_MANAGER: &str = "dnf4";
+
+impl KiwiConfig {
+    /// Whether there is an image type `tbz`, the one of recipes for IMS.
+    pub fn has_tbz(&self) -> bool {
+        self.types.iter().any(|name| name == "tbz")
+    }
+
+    /// Checks that there is an image to make.
+    ///
+    /// # Errors
+    ///
+    /// `no_image_type`, with the profiles that there are.
+    pub fn check_types(&self, arch: Arch) -> Result<(), Failure> {
+        if !self.types.is_empty() {
+            return Ok(());
+        }
+        let chosen = match self.profiles.as_slice() {
+            [] => "without a profile".to_owned(),
+            profiles => format!("with {}", profiles.join(", ")),
+        };
+        let why = format!(
+            "the recipe has no image type for {arch} {chosen}: {}",
+            self.about_profiles
+        );
+        Err(Failure::new(Code::NoImageType, why).hint("choose a profile that has one: --profile NAME"))
+    }
+}
+
+/// Reads the description in the recipe's directory, as far as it is in force by this choice.
+///
+/// # Errors
+///
+/// `recipe_config_missing`, `recipe_config_invalid`, `profile_unknown`.
+pub fn read(recipe: &Path, choice: Choice<'_>) -> Result<KiwiConfig, Failure> {
     let path = find(recipe)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let invalid = |why: &dyn std::fmt::Display| invalid(&name, why);
@@ -202,11 +245,19 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
             image.tag_name().name()
         )));
     }
-    let package_manager = text_of(image, "packagemanager");
+    let force = InForce::of(image, choice)?;
+    let managers = force.preferred(image, "packagemanager").into_iter();
+    let mut managers = managers.filter_map(|node| node.text().map(str::trim));
+    let manager = managers.find(|name| !name.is_empty());
+    let package_manager = manager.unwrap_or(USUAL_MANAGER).to_owned();
+    let types = force.preferred(image, "type").into_iter();
+    let types = types
+        .filter_map(|node| node.attribute("image").map(str::to_owned))
+        .collect();
+    let profiles: Vec<_> = force.profiles().iter().map(|name| (*name).to_owned()).collect();
     let reader = Reader {
-        arch,
-        uses_apt: package_manager.as_deref() == Some("apt"),
-        profiles: default_profiles(image),
+        uses_apt: package_manager == "apt",
+        force,
     };
     Ok(KiwiConfig {
         image_name: image.attribute("name").map(str::to_owned),
@@ -214,9 +265,9 @@ pub fn read(recipe: &Path, arch: Arch) -> Result<KiwiConfig, Failure> {
             .flat_map(|repository| reader.repositories(repository))
             .collect(),
         package_manager,
-        has_tbz: image
-            .descendants()
-            .any(|node| node.has_tag_name("type") && node.attribute("image") == Some("tbz")),
+        types,
+        about_profiles: force::said(&elements(image, "profile").collect::<Vec<_>>()),
+        profiles,
     })
 }
 
@@ -271,9 +322,12 @@ fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// The passwords that the recipe has for its repositories and users. A description that cannot be read has none here:
-/// [`read`] says why.
-pub fn secrets(recipe: &Path) -> Vec<String> {
+/// The shortest of the user's values that are masked because they are a part of a password.
+const LONG_VALUE: usize = 8;
+
+/// The passwords that the recipe has for its repositories and users, whichever are in force, and what of them is a value that
+/// the user gave for its templates. A description that cannot be read has none here: [`read`] says why.
+pub fn secrets<'v>(recipe: &Path, values: impl IntoIterator<Item = &'v String>) -> Vec<String> {
     let mut secrets = mask::of_apt(&recipe.join("root"));
     let Ok(text) =
         find(recipe).and_then(|path| text(&path).map_err(|error| Failure::io("cannot read the recipe", &error)))
@@ -290,7 +344,22 @@ pub fn secrets(recipe: &Path) -> Vec<String> {
         if node.has_tag_name("source") {
             secrets.extend(node.attribute("path").map(mask::of_address).unwrap_or_default());
         }
+        // Each profile may have an overlay, which is the directory of its name.
+        let overlay = node.attribute("name").filter(|_| node.has_tag_name("profile"));
+        if let Some(name) = overlay.filter(|name| is_plain(name)) {
+            secrets.extend(mask::of_apt(&recipe.join(name)));
+        }
     }
+    let parts = values.into_iter().filter(|value| value.len() >= LONG_VALUE);
+    let parts: Vec<_> = parts
+        .filter(|value| secrets.iter().any(|secret| secret.contains(value.as_str())))
+        .collect();
+    // As they stand in a description, which scripts may show.
+    let escaped: Vec<_> = secrets
+        .iter()
+        .map(|secret| quick_xml::escape::escape(secret.as_str()).into_owned())
+        .collect();
+    secrets.extend(parts.into_iter().cloned().chain(escaped));
     secrets
 }
 
@@ -323,27 +392,19 @@ pub(crate) fn find(recipe: &Path) -> Result<PathBuf, Failure> {
     template::inside(recipe, &name).map_err(|error| missing(format!("the recipe's {name} cannot be read: {error}")))
 }
 
+/// Whether a name is that of an entry of a directory, and leads nowhere else.
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+}
+
 fn elements<'a, 'i>(parent: Node<'a, 'i>, name: &'static str) -> impl Iterator<Item = Node<'a, 'i>> {
     parent.descendants().filter(move |node| node.has_tag_name(name))
 }
 
-fn text_of(parent: Node<'_, '_>, name: &'static str) -> Option<String> {
-    let text = elements(parent, name).next()?.text()?.trim();
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// The profiles that are active by default.
-fn default_profiles<'a>(image: Node<'a, '_>) -> Vec<&'a str> {
-    elements(image, "profile")
-        .filter(|profile| profile.attribute("import") == Some("true"))
-        .filter_map(|profile| profile.attribute("name"))
-        .collect()
-}
-
 struct Reader<'a> {
-    arch: Arch,
     uses_apt: bool,
-    profiles: Vec<&'a str>,
+    force: InForce<'a>,
 }
 
 impl Reader<'_> {
@@ -366,14 +427,10 @@ impl Reader<'_> {
     fn plan(&self, repository: Node<'_, '_>, path: &str) -> Result<Plan, Plan> {
         let unused = |why: &str| Plan::Unused(why.to_owned());
         let skip = |why: &str| Plan::Skip(why.to_owned());
-        let listed = |attribute, wanted: &dyn Fn(&str) -> bool| {
-            let list: Option<&str> = repository.attribute(attribute);
-            list.is_none_or(|list| list.split(',').map(str::trim).any(wanted))
-        };
-        if !listed("profiles", &|name| self.profiles.contains(&name)) {
+        if !self.force.has_profile_of(repository) {
             return Err(unused("its profile is not in force"));
         }
-        if !listed("arch", &|name| name == self.arch.name()) {
+        if !self.force.has_arch_of(repository) {
             return Err(unused("it is for another architecture"));
         }
         if repository.attribute("imageonly") == Some("true") {
@@ -438,10 +495,14 @@ pub(crate) fn redact(address: &str) -> String {
 mod tests {
     use super::*;
 
+    fn of(arch: Arch) -> Choice<'static> {
+        Choice { arch, profiles: &[] }
+    }
+
     fn parse(text: &str) -> Result<KiwiConfig, Failure> {
         let recipe = tempfile::tempdir().unwrap();
         fs_err::write(recipe.path().join(CONFIG), text).unwrap();
-        read(recipe.path(), Arch::Aarch64)
+        read(recipe.path(), of(Arch::Aarch64))
     }
 
     /// The plans of an image with these elements: the files to check, or the reason not to.
@@ -474,7 +535,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.image_name.as_deref(), Some("compute"));
-        assert_eq!(config.package_manager.as_deref(), Some("dnf4"));
+        assert_eq!(config.package_manager, "dnf4");
+        assert!(config.has_tbz());
         assert_eq!(config.repositories[0].shown, "http://h/x");
     }
 
@@ -532,7 +594,10 @@ mod tests {
                  <repository><source path=\"http://h\"/></repository>{elements}</image>"
             );
             fs_err::write(recipe.path().join(CONFIG), text).unwrap();
-            metadata(recipe.path(), Arch::X86_64).unwrap().err().unwrap_or_default()
+            metadata(recipe.path(), of(Arch::X86_64))
+                .unwrap()
+                .err()
+                .unwrap_or_default()
         };
         let uninstall = "<packages type=\"uninstall\"><package name=\"a\"/></packages>";
         for (manager, elements, expected) in [
@@ -642,7 +707,7 @@ mod tests {
         let why = |text: &str| {
             let recipe = tempfile::tempdir().unwrap();
             fs_err::write(recipe.path().join("config.xml"), text).unwrap();
-            let failure = read(recipe.path(), Arch::X86_64).unwrap_err();
+            let failure = read(recipe.path(), of(Arch::X86_64)).unwrap_err();
             assert_eq!(failure.code, Code::RecipeConfigInvalid);
             failure.detail
         };
@@ -660,7 +725,7 @@ mod tests {
     #[test]
     fn the_secrets_of_a_recipe_are_found() {
         let recipe = tempfile::tempdir().unwrap();
-        let text = "<image><repository username='me' password='first-one'><source path='https://host/'/></repository>\
+        let text = "<image><profiles><profile name='Login'/><profile name='../Login'/></profiles><repository username='me' password='first-one'><source path='https://host/'/></repository>\
                     <repository><source path='https://me:second%20one@host/x?key=0123456789'/></repository>\
                     <users><user name='root' password='root'/><user name='me' password='$6$salt$hash'/></users></image>";
         fs_err::write(recipe.path().join("config.xml"), text).unwrap();
@@ -670,15 +735,42 @@ mod tests {
             "machine a login b password third-one",
         )
         .unwrap();
-        let secrets = secrets(recipe.path());
-        let expected = ["third-one", "first-one", "second%20one", "0123456789", "$6$salt$hash"];
-        assert_eq!(secrets, expected);
+        fs_err::create_dir_all(recipe.path().join("Login/etc/apt")).unwrap();
+        fs_err::write(
+            recipe.path().join("Login/etc/apt/auth.conf"),
+            "machine a login b password <fourth>",
+        )
+        .unwrap();
+        let values = ["salt$hash", "salt", "0123456789", "elsewhere"].map(str::to_owned);
+        let secrets = secrets(recipe.path(), &values);
+        for expected in [
+            "third-one",
+            "first-one",
+            "second%20one",
+            "0123456789",
+            "$6$salt$hash",
+            "<fourth>",
+            "&lt;fourth&gt;",
+            "salt$hash",
+        ] {
+            assert!(
+                secrets.iter().any(|secret| secret == expected),
+                "{expected}: {secrets:?}"
+            );
+        }
+        for other in ["salt", "root", "elsewhere"] {
+            assert!(!secrets.iter().any(|secret| secret == other), "{other}: {secrets:?}");
+        }
     }
 
     #[test]
     fn the_description_is_found_in_the_recipe_only() {
         let recipe = tempfile::tempdir().unwrap();
-        let code = || read(recipe.path(), Arch::X86_64).map_err(|failure| failure.code).err();
+        let code = || {
+            read(recipe.path(), of(Arch::X86_64))
+                .map_err(|failure| failure.code)
+                .err()
+        };
         assert_eq!(code(), Some(Code::RecipeConfigMissing));
         fs_err::write(recipe.path().join("appliance.kiwi"), "<image/>").unwrap();
         assert_eq!(code(), None);

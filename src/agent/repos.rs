@@ -184,7 +184,10 @@ mod tests {
         net::TcpListener,
     };
 
-    use super::{super::kiwi_config, *};
+    use super::{
+        super::kiwi_config::{self, Choice},
+        *,
+    };
 
     /// Serves answers, chosen by the request's head and number, until the test ends.
     async fn serve(answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static) -> String {
@@ -212,7 +215,11 @@ mod tests {
         let recipe = tempfile::tempdir().unwrap();
         let text = format!(r#"<image schemaversion="8.0" name="x">{repositories}</image>"#);
         fs_err::write(recipe.path().join("config.xml"), text).unwrap();
-        let config = kiwi_config::read(recipe.path(), Arch::X86_64).unwrap();
+        let choice = Choice {
+            arch: Arch::X86_64,
+            profiles: &[],
+        };
+        let config = kiwi_config::read(recipe.path(), choice).unwrap();
         let said = Mutex::new(Vec::new());
         let say = |line: &str| said.lock().unwrap().push(line.to_owned());
         let client = crate::fetch::http_client(None).unwrap();

@@ -1,6 +1,6 @@
 //! Declares the options of jobs in request bodies. Pure: no I/O.
 
-use super::fields::{FileName, Gib, Nullable, OrEmpty, members};
+use super::fields::{FileName, Gib, List, Name, Nullable, OrEmpty, members};
 use kiln_records::{CacheDepth, ImageId, TwinLevel, job::JobOptions};
 
 /// Declares the options twice. In a new job they are read as its options. In a schedule an absent option stays
@@ -56,4 +56,6 @@ job_options! {
     cache_from: Option<ImageId>, scheduled Nullable<ImageId>;
     /// Whether a create job may have the packages of its recipe's `kiln.lock` only; it fails with any other. Default: false.
     locked: Option<bool>, scheduled Nullable<bool>;
+    /// The profiles of its recipe that a create job builds. Default: those that the recipe has in force by itself.
+    profiles: Option<List<Name>>, scheduled Nullable<List<Name>>;
 }

@@ -21,7 +21,7 @@ use kiln_records::{
 use super::{
     format::Format,
     isolation::{ISOLATION, IsolationName},
-    job_options::DatingOptions,
+    job_options::{Choosing, DatingOptions},
     job_progress, lock_file,
     printer::Printer,
     progress::Progress,
@@ -74,6 +74,9 @@ pub(super) struct BuildArguments {
     /// Let template names without a value become empty text, as IMS does.
     #[arg(long)]
     lenient_templates: bool,
+
+    #[command(flatten)]
+    choosing: Choosing,
 
     /// The image's name [default: the recipe's].
     #[arg(long)]
@@ -383,6 +386,7 @@ impl BuildArguments {
                 cache_from: self.cache_from,
                 reproducible: self.dating.reproducible,
                 source_date_epoch: self.dating.source_date_epoch,
+                profiles: self.choosing.chosen(),
                 ..JobOptions::default()
             },
         }

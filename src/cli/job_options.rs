@@ -72,6 +72,25 @@ impl Locking {
     }
 }
 
+/// What is built of a recipe.
+#[derive(Debug, Args)]
+pub(super) struct Choosing {
+    /// A profile of the recipe to build; may be given several times [default: those that the recipe has in force by itself].
+    #[arg(long = "profile", value_name = "NAME")]
+    pub(super) profiles: Vec<String>,
+}
+
+impl Choosing {
+    /// The profiles, if any are chosen.
+    pub(super) fn chosen(&self) -> Option<Vec<String>> {
+        (!self.profiles.is_empty()).then(|| self.profiles.clone())
+    }
+
+    pub(super) fn add_to(&self, body: Body) -> Body {
+        body.set("profiles", self.chosen())
+    }
+}
+
 /// How a job's twins are checked.
 #[derive(Debug, Args)]
 pub(super) struct Verification {

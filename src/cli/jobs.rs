@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     explain::Explain,
     job_logs::ShowLog,
-    job_options::{BootFiles, BuildSizes, DatingOptions, Execution, Locking, Verification},
+    job_options::{BootFiles, BuildSizes, Choosing, DatingOptions, Execution, Locking, Verification},
     job_progress,
     records::{Common, JobChoice, JobList, Which, create, missing},
     session::Session,
@@ -117,6 +117,9 @@ pub(super) struct CreateJob {
     #[command(flatten)]
     locking: Locking,
 
+    #[command(flatten)]
+    choosing: Choosing,
+
     /// Show how the job gets on, and wait for its end.
     #[arg(long)]
     follow: bool,
@@ -148,7 +151,8 @@ impl JobsCommand {
                     .set("enable_debug", job.enable_debug);
                 let body = job.sizes.add_to(job.files.or_usual().add_to(body));
                 let body = job.verification.add_to(job.execution.add_to(body));
-                let body = job.locking.add_to(job.dating.add_to(body)).into_value();
+                let body = job.choosing.add_to(job.locking.add_to(job.dating.add_to(body)));
+                let body = body.into_value();
                 if !job.follow && session.without_server().is_none() {
                     return create(session, &JOBS, &body).await;
                 }

@@ -13,7 +13,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::{
-    job_options::{BootFiles, BuildSizes, DatingOptions, Execution, Locking, Verification},
+    job_options::{BootFiles, BuildSizes, Choosing, DatingOptions, Execution, Locking, Verification},
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
     sets::{limit, limit_of, records, requirement, wished},
@@ -226,6 +226,9 @@ struct JobArguments {
 
     #[command(flatten)]
     locking: Locking,
+
+    #[command(flatten)]
+    choosing: Choosing,
 }
 
 #[derive(Debug, Args)]
@@ -254,6 +257,7 @@ fn option() -> impl TypedValueParser<Value = String> {
         "reproducible",
         "source-date-epoch",
         "locked",
+        "profiles",
     ])
 }
 
@@ -329,6 +333,7 @@ impl JobArguments {
             .set("missed_runs", self.missed_runs.map(MissedRuns::name))
             .set("missed_runs_limit", self.missed_runs_limit)
             .set("overlap", self.overlap.map(Overlap::name));
+        let body = self.choosing.add_to(body);
         let body = self.locking.add_to(self.sizes.add_to(self.files.add_to(body)));
         Ok(self
             .dating

@@ -277,6 +277,7 @@ impl Orchestrator {
             default_values: mirror.into_iter().collect(),
             template_mode: plan.template_mode,
             repos_timeout_s: plan.repos_timeout_s,
+            profiles: plan.profiles.clone(),
         })
     }
 

@@ -251,7 +251,7 @@ struct Early {
 pub(super) struct Fields(Sha256);
 
 impl Fields {
-    /// What every key has: what is kept, the values of the recipe's templates, and how the job is carried out.
+    /// What every key has: what is kept, the values of the recipe's templates, its profiles, and how the job is carried out.
     pub(super) fn of_run(what: &str, stored: &StoredRun) -> Self {
         let (job, run, plan) = (&stored.job, &stored.run, &stored.run.plan);
         let mut hash = Self(Sha256::new());
@@ -265,6 +265,10 @@ impl Fields {
         for (name, value) in &values {
             hash.add(name);
             hash.add(value);
+        }
+        hash.add(plan.profiles.len().to_string());
+        for profile in &plan.profiles {
+            hash.add(profile);
         }
         hash.add(host::apt_mirror().map_or(String::new(), |mirror| mirror.archive));
         hash.add(host::ca_bundle().unwrap_or_default());

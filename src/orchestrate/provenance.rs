@@ -55,6 +55,7 @@ fn predicate(job: &Job, run: &Run, builder: &str, installed: Option<&Installed>)
                 "squashfs": plan.squashfs,
                 "requireDkms": job.require_dkms,
                 "locked": plan.locked,
+                "profiles": plan.profiles,
                 "sourceDateEpoch": plan.epoch.map(|epoch| match epoch {
                     Epoch::Recipe => Value::from("recipe"),
                     Epoch::At(seconds) => Value::from(seconds),

@@ -107,6 +107,9 @@ pub struct JobOptions {
     /// Whether a create job may have the packages of its recipe's lock file only.
     #[serde(default)]
     pub locked: Option<bool>,
+    /// The profiles of the recipe that a create job builds.
+    #[serde(default)]
+    pub profiles: Option<Vec<String>>,
 }
 
 impl JobOptions {

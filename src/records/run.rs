@@ -206,6 +206,9 @@ pub struct Plan {
     /// Whether it may have the packages of its recipe's lock file only.
     #[serde(default)]
     pub locked: bool,
+    /// The profiles of its recipe that it builds; if there are none, those that the recipe has in force by itself.
+    #[serde(default)]
+    pub profiles: Vec<String>,
     /// The job whose twins this one verifies, without an image of its own.
     #[serde(default)]
     pub verifies: Option<JobId>,
@@ -855,6 +858,7 @@ mod tests {
             cache_asked: false,
             epoch: None,
             locked: false,
+            profiles: Vec::new(),
             verifies: None,
             boot: BootFiles {
                 kernel: String::new(),

@@ -249,6 +249,7 @@ impl Shown<'_> {
                 } @else if !run.plan.recipe.is_empty() {
                     dt { "Archive" } dd { code.digest { (cut(&run.plan.recipe, 160)) } }
                 }
+                @if !run.plan.profiles.is_empty() { dt { "Profiles" } dd { (cut(&run.plan.profiles.join(", "), 160)) } }
                 @for (key, value) in run.plan.values.iter().take(50) { dt { (cut(key, 40)) } dd { (cut(value, 120)) } }
                 @if let Some(resume) = &run.plan.resume {
                     dt { "Resumes" } dd { a href={ "/ui/jobs/" (resume.job) } { (short(resume.job)) } " at " (resume.step.name()) }

@@ -36,6 +36,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
             default_values: BTreeMap::new(),
             template_mode: TemplateMode::Strict,
             repos_timeout_s: 0,
+            profiles: Vec::new(),
         }),
         shell: None,
         environment: Vec::new(),

@@ -50,6 +50,7 @@ fn run() -> Run {
         cache_from: None,
         cache_asked: false,
         locked: false,
+        profiles: vec!["Compute".to_owned()],
         epoch: None,
         verifies: None,
         boot: BootFiles {

@@ -39,6 +39,8 @@ pub struct PrepareRoot<'a> {
     pub emulator: Option<&'a Emulator>,
     /// Whether the recipe has the image type `tbz`, which IMS builds.
     pub has_tbz: bool,
+    /// The profiles that were asked for.
+    pub profiles: &'a [String],
     /// The date that programs put into files instead of the time of day, in seconds since 1970, if there is one.
     pub epoch: Option<u32>,
 }
@@ -60,6 +62,7 @@ pub async fn prepare_root(
     if request.has_tbz {
         kiwi.args(["--type", "tbz"]);
     }
+    kiwi.args(request.profiles.iter().map(|name| format!("--profile={name}")));
     kiwi.args([
         "--target-arch",
         request.arch.name(),

@@ -8,13 +8,13 @@ use std::{
 };
 
 use futures::StreamExt;
-use kiln_records::{LayerUse, RepositoryState, arch::Arch, protocol::LayerInputs, recipe::LATE};
+use kiln_records::{LayerUse, RepositoryState, protocol::LayerInputs, recipe::LATE};
 use reqwest::{Client, Url};
 use sha2::{Digest, Sha256};
 
 use crate::{
     digest as digests,
-    kiwi_config::{self, Metadata},
+    kiwi_config::{self, Choice, Metadata},
 };
 
 /// The list of the toolbox's own packages, with their versions.
@@ -35,8 +35,8 @@ pub(super) struct Found {
 }
 
 /// Finds the inputs of the layer of a recipe, or the reason why it can have none.
-pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Found, String> {
-    let metadata = kiwi_config::metadata(recipe, arch).map_err(|failure| failure.detail)??;
+pub(super) async fn find(recipe: &Path, choice: Choice<'_>, web: &Client) -> Result<Found, String> {
+    let metadata = kiwi_config::metadata(recipe, choice).map_err(|failure| failure.detail)??;
     if metadata.len() > LayerUse::MOST_REPOSITORIES {
         return Err("the recipe has too many repositories".to_owned());
     }
@@ -44,7 +44,7 @@ pub(super) async fn find(recipe: &Path, arch: Arch, web: &Client) -> Result<Foun
     let tools = fs_err::read(TOOLS).map_err(|error| error.to_string())?;
     let mut hash = Sha256::new();
     hash.update(Sha256::digest(tools));
-    let description = kiwi_config::without_packages(recipe, arch).map_err(|failure| failure.detail)?;
+    let description = kiwi_config::without_packages(recipe, choice).map_err(|failure| failure.detail)?;
     let name = description.as_ref().map(|(name, _)| name.as_path());
     let [all, others] = early_files(recipe, name).map_err(|error| error.to_string())?;
     let similar = description.map(|(_, rest)| {
@@ -111,8 +111,8 @@ impl Found {
 
 /// The state of those repositories of a recipe that can be looked at. It only tells where packages came from, so one that cannot
 /// be read is left out.
-pub(crate) async fn repositories(recipe: &Path, arch: Arch, web: &Client) -> Vec<RepositoryState> {
-    let metadata = kiwi_config::repositories(recipe, arch).unwrap_or_default();
+pub(crate) async fn repositories(recipe: &Path, choice: Choice<'_>, web: &Client) -> Vec<RepositoryState> {
+    let metadata = kiwi_config::repositories(recipe, choice).unwrap_or_default();
     let mut states = Vec::new();
     for repository in metadata.iter().take(LayerUse::MOST_REPOSITORIES) {
         states.extend(state(repository, web).await);

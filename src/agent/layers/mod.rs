@@ -30,7 +30,9 @@ pub(crate) use self::inputs::repositories;
 use self::{inputs::Found, similar::Lack};
 use crate::{
     building::Building,
-    digest, fetch, inventory, packages,
+    digest, fetch, inventory,
+    kiwi_config::Choice,
+    packages,
     process::{self, blocking},
     squashfs::Unpacked,
     twins::Twins,
@@ -89,7 +91,7 @@ impl<'a> Layers<'a> {
         } else if job.verify_twins || job.only_verifies {
             Err("what is verified is made from the beginning".to_owned())
         } else {
-            inputs::find(&building.outputs.facts.recipe, job.arch, building.web).await
+            inputs::find(&building.outputs.facts.recipe, Choice::of(job), building.web).await
         };
         let found = match why {
             Ok(found) => found,

@@ -44,6 +44,7 @@ use crate::{
     channel::Channel,
     events::Events,
     inventory,
+    kiwi_config::Choice,
     layers::{Before, Layers, repositories},
     outputs::Outputs,
     process::blocking,
@@ -114,7 +115,7 @@ impl<'a> Pauses<'a> {
         let layers = Box::pin(Layers::of_job(building)).await?;
         let repositories = match &layers {
             Some(layers) => layers.repositories().to_vec(),
-            None if is_for_image => repositories(recipe, building.job.arch, building.web).await,
+            None if is_for_image => repositories(recipe, Choice::of(building.job), building.web).await,
             None => Vec::new(),
         };
         let _ = fs_err::remove_file(SOCKET);

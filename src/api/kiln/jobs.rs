@@ -70,6 +70,8 @@ pub(in crate::api) struct JobProgress {
     cache_from: Option<ImageId>,
     /// Whether it may have the packages of its recipe's lock file only.
     locked: bool,
+    /// The profiles of its recipe that it builds; if there are none, those that the recipe has in force by itself.
+    profiles: Vec<String>,
     /// What it did about the layer of its recipe's packages; null before that is settled.
     layer: Option<LayerUse>,
     /// The job whose twins this one verifies, without an image of its own; null for all others.
@@ -280,6 +282,7 @@ impl JobProgress {
             cache: run.plan.cache,
             cache_from: run.plan.cache_from,
             locked: run.plan.locked,
+            profiles: run.plan.profiles.clone(),
             layer: run.layer.clone(),
             verifies: run.plan.verifies.map(Uuid::from),
             twins_fallback: run

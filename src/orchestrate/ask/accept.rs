@@ -53,6 +53,8 @@ pub struct NewRun {
     pub cache_from: Option<ImageId>,
     /// Whether it may have the packages of its recipe's lock file only.
     pub locked: bool,
+    /// The profiles of its recipe that it builds.
+    pub profiles: Vec<String>,
     /// The date of the image, if it is to be reproducible.
     pub epoch: Option<Epoch>,
     /// Whether the user named the kernel's file, whatever the name is: an image without that file then counts as a
@@ -109,6 +111,7 @@ impl Orchestrator {
             cache_from: new.cache_from,
             cache_asked: new.cache.is_some() || new.cache_from.is_some(),
             locked: new.locked,
+            profiles: new.profiles,
             verifies: None,
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),

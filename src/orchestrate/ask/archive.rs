@@ -82,6 +82,7 @@ impl Asker {
             cache: new.options.cache,
             cache_from: self.known_image(&new.options).await?,
             locked: new.options.locked.unwrap_or_default(),
+            profiles: new.options.profiles.clone().unwrap_or_default(),
             epoch: new.options.dating().epoch(Dating::default()),
             kernel_required: new.options.kernel_file_name.is_some(),
             asked: Asked {

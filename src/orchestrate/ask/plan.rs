@@ -68,6 +68,7 @@ impl Asker {
             cache: options.cache.or(start.cache),
             cache_from: self.known_image(options).await?,
             locked: options.locked.or(start.locked).unwrap_or_default(),
+            profiles: options.profiles.clone().unwrap_or_default(),
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {

@@ -11,10 +11,16 @@ codes! {
         "the recipe has no `config.xml` at its top (in an archive: nor one `*.kiwi` file)",
         "add it; an archive may have one directory around all files";
     RecipeConfigInvalid = "recipe_config_invalid", 422, Failed, Lasting,
-        "`config.xml` is not XML in UTF-8, has a DTD or entities, has a root element other than `image`, or does not \
-         match kiwi's schema",
+        "`config.xml` is not XML in UTF-8, has a DTD or entities, has a root element other than `image`, includes what is not in \
+         the recipe, or does not match kiwi's schema",
         "the cause has line and column, or the log shows the difference. The positions refer to the rendered \
          templates, which `--keep` leaves in `scratch/recipe`";
+    ProfileUnknown = "profile_unknown", 422, Failed, Lasting,
+        "the recipe has no profile of this name for the architecture; nothing of the recipe was run",
+        "the message lists the profiles: `--profile NAME`";
+    NoImageType = "no_image_type", 422, Failed, Lasting,
+        "no `<type>` is in force for the architecture and the profiles; nothing of the recipe was run",
+        "`--profile NAME` with a profile that has one; the message lists them";
     RecipeTooLarge = "recipe_too_large", 413, Failed, Lasting,
         "the archive is larger than 1 GiB",
         "move large files into packages";

@@ -105,6 +105,8 @@ pub struct RecipeWork {
     pub template_mode: TemplateMode,
     /// How long to wait for repositories, in seconds.
     pub repos_timeout_s: u64,
+    /// The profiles to build; if there are none, those that the recipe has in force by itself.
+    pub profiles: Vec<String>,
 }
 
 /// An image, and the changes to it.
