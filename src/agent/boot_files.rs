@@ -1,34 +1,36 @@
 //! Finds kernel, initrd and kernel parameters in a finished root. Reads files of that root only, never outside it.
 
+mod version;
+
 use std::{
-    collections::VecDeque,
+    cmp::Reverse,
+    collections::{BTreeMap, VecDeque},
     ffi::{OsStr, OsString},
+    fmt::Write as _,
     io,
     path::{Component, Path, PathBuf},
 };
 
+use self::version::{INITRD_NAMES, KERNEL_NAMES, VersionKey, is_number, versioned};
 use super::kernel::Kernel;
 use kiln_records::{Code, Failure, arch::Arch, protocol::BootFiles};
 
 /// The most symbolic links that one path may lead through, as in Linux.
 const MOST_LINKS: usize = 40;
 
-/// Distributions' names for kernels, best first: `vmlinux` is often the one for debuggers.
-const KERNEL_NAMES: [&str; 5] = ["vmlinuz", "Image", "bzImage", "image", "vmlinux"];
+/// The initrd's name in `/boot` where the job's owner names none.
+const USUAL_INITRD: &str = "initrd";
 
-/// Distributions' names for initrds: the parts before and after the kernel's version.
-const INITRD_NAMES: [(&str, &str); 4] = [
-    ("initrd.img-", ""),
-    ("initrd-", ""),
-    ("initramfs-", ".img"),
-    ("initramfs-", ""),
-];
+/// Names of an initrd beside the modules of its kernel: bootc's, and others that distributions use.
+const BESIDE_MODULES: [&str; 3] = ["initramfs.img", "initrd", "initrd.img"];
 
 /// The files from which a node boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootSet {
     /// The kernel, which may have to be unpacked.
     pub kernel: Kernel,
+    /// The kernel's version, if it is known.
+    pub version: Option<String>,
     /// The initrd.
     pub initrd: PathBuf,
     /// The kernel parameters, if the root has them.
@@ -38,7 +40,8 @@ pub struct BootSet {
 /// Finds the boot files of `root`. A root without a kernel has none, which is an error if `names.required`.
 ///
 /// The kernel is the one that the job names, else the one that the distribution links, else the newest. The initrd is
-/// the one that the job names, else the linked one, else that of the kernel's version.
+/// the one that the job names, else that of the kernel's version, else the linked one. It is never one that is for another
+/// version than the kernel's.
 pub fn find_boot_files(root: &Path, arch: Arch, names: &BootFiles) -> Result<Option<BootSet>, Failure> {
     let boot = Boot::read(root)?;
     let Some(kernel) = boot.kernel(&names.kernel) else {
@@ -52,23 +55,36 @@ pub fn find_boot_files(root: &Path, arch: Arch, names: &BootFiles) -> Result<Opt
         return Err(Failure::new(Code::KernelMissing, detail)
             .hint("make the recipe install a kernel package, or give the name of the kernel's file in /boot"));
     };
-    let version = version_of(&kernel);
-    let Some(initrd) = boot.initrd(&names.initrd, version.as_deref()) else {
-        let version = version.map(|version| format!(" and none for the kernel's version {version}"));
-        let detail = format!(
-            "the root holds no initrd: no /boot/{}{}",
-            names.initrd,
-            version.unwrap_or_default()
-        );
-        return Err(Failure::new(Code::InitrdMissing, detail).hint(
-            "make the recipe run dracut (or mkinitrd) in config.sh, or give the name of the initrd's file in /boot",
-        ));
-    };
+    let inspected = Kernel::inspect(&kernel, arch)?;
+    let version = version::of_kernel(&kernel).or_else(|| inspected.version());
     Ok(Some(BootSet {
-        kernel: Kernel::inspect(&kernel, arch)?,
-        initrd,
+        initrd: boot.initrd(&names.initrd, &kernel, version.as_deref())?,
+        kernel: inspected,
+        version,
         parameters: boot.file(&Path::new("boot").join(&names.parameters)),
     }))
+}
+
+/// Directories of kernel modules in a root, by the versions of their kernels.
+pub fn module_directories(root: &Path) -> Vec<(String, PathBuf)> {
+    let mut found = BTreeMap::new();
+    for place in ["usr/lib/modules", "lib/modules"] {
+        let Ok(dir) = resolve(root, Path::new(place)) else {
+            continue;
+        };
+        for entry in fs_err::read_dir(dir).into_iter().flatten().flatten() {
+            let Ok(version) = entry.file_name().into_string() else {
+                continue;
+            };
+            let Ok(real) = resolve(root, &Path::new(place).join(&version)) else {
+                continue;
+            };
+            if real.is_dir() {
+                found.entry(version).or_insert(real);
+            }
+        }
+    }
+    found.into_iter().collect()
 }
 
 /// Writes the kernel of `set` to the file `to`, unpacking it if necessary. Returns its size in bytes.
@@ -119,6 +135,7 @@ struct Boot<'a> {
     root: &'a Path,
     /// The names in `/boot` that are valid UTF-8.
     names: Vec<String>,
+    modules: Vec<(String, PathBuf)>,
 }
 
 impl<'a> Boot<'a> {
@@ -131,7 +148,8 @@ impl<'a> Boot<'a> {
             }
         }
         names.sort();
-        Ok(Self { root, names })
+        let modules = module_directories(root);
+        Ok(Self { root, names, modules })
     }
 
     /// The real path of a regular file, if it is not empty.
@@ -145,6 +163,12 @@ impl<'a> Boot<'a> {
         self.file(&Path::new("boot").join(name))
     }
 
+    /// A file beside the modules of a version.
+    fn in_modules(&self, version: &str, name: &str) -> Option<PathBuf> {
+        let (_, dir) = self.modules.iter().find(|(known, _)| known == version)?;
+        self.file(dir.strip_prefix(self.root).ok()?.join(name).as_path())
+    }
+
     fn kernel(&self, wanted: &str) -> Option<PathBuf> {
         self.in_boot(wanted)
             .or_else(|| KERNEL_NAMES.iter().find_map(|name| self.in_boot(name)))
@@ -152,114 +176,118 @@ impl<'a> Boot<'a> {
             .or_else(|| self.newest_kernel())
     }
 
+    /// The newest kernel in `/boot` or beside its modules, where packages of kernels have it, and leave it in a root in which
+    /// nothing copies it to `/boot`.
     fn newest_kernel(&self) -> Option<PathBuf> {
-        let mut kernels: Vec<_> = self
-            .names
-            .iter()
-            .filter(|name| !is_spare(name))
-            .filter_map(|name| {
-                let rank = KERNEL_NAMES.iter().position(|kind| versioned(name, kind).is_some())?;
-                let version = VersionKey::new(versioned(name, KERNEL_NAMES[rank])?);
-                Some(((version, std::cmp::Reverse(rank)), name))
-            })
-            .collect();
+        let mut kernels = Vec::new();
+        for name in self.names.iter().filter(|name| !is_spare(name)) {
+            for (rank, kind) in KERNEL_NAMES.iter().enumerate() {
+                let Some(version) = versioned(name, kind) else { continue };
+                kernels.push((VersionKey::new(version), Reverse(rank), true, name.as_str(), *kind));
+            }
+        }
+        for (version, _) in &self.modules {
+            for (rank, kind) in KERNEL_NAMES.iter().enumerate() {
+                kernels.push((VersionKey::new(version), Reverse(rank), false, version, *kind));
+            }
+        }
         kernels.sort();
-        kernels.iter().rev().find_map(|(_, name)| self.in_boot(name))
+        let mut best_first = kernels.into_iter().rev();
+        best_first.find_map(|(_, _, is_in_boot, name, kind)| match is_in_boot {
+            true => self.in_boot(name),
+            false => self.in_modules(name, kind),
+        })
     }
 
-    fn initrd(&self, wanted: &str, version: Option<&str>) -> Option<PathBuf> {
-        let linked = self
-            .in_boot(wanted)
-            .or_else(|| self.in_boot("initrd.img"))
-            .or_else(|| self.file(Path::new("initrd.img")));
-        linked.or_else(|| match version {
-            Some(version) => INITRD_NAMES
-                .iter()
-                .find_map(|(before, after)| self.in_boot(&format!("{before}{version}{after}"))),
-            None => self.only_initrd(),
-        })
+    /// The initrd of a kernel.
+    fn initrd(&self, wanted: &str, kernel: &Path, version: Option<&str>) -> Result<PathBuf, Failure> {
+        let named = self.in_boot(wanted);
+        let linked = [self.in_boot("initrd.img"), self.file(Path::new("initrd.img"))];
+        let candidates = named.clone().into_iter().chain(linked.into_iter().flatten());
+        let Some(version) = version else {
+            let mut candidates = candidates;
+            return candidates
+                .next()
+                .or_else(|| self.only_initrd())
+                .ok_or_else(|| self.no_initrd(wanted, None));
+        };
+        let (fitting, others): (Vec<_>, Vec<_>) = candidates.partition(|initrd| self.is_for(initrd, version));
+        // The site's own choice, even of another kernel's initrd, is not replaced by one that it did not name.
+        let is_chosen = wanted != USUAL_INITRD;
+        let chosen = named.filter(|initrd| is_chosen || fitting.contains(initrd));
+        if let Some(initrd) = chosen {
+            return match self.is_for(&initrd, version) {
+                true => Ok(initrd),
+                false => Err(self.mismatch(kernel, version, &initrd)),
+            };
+        }
+        let own = INITRD_NAMES
+            .iter()
+            .find_map(|(before, after)| self.in_boot(&format!("{before}{version}{after}")))
+            .or_else(|| BESIDE_MODULES.iter().find_map(|name| self.in_modules(version, name)));
+        own.or_else(|| fitting.into_iter().next())
+            .ok_or_else(|| match others.first() {
+                Some(other) => self.mismatch(kernel, version, other),
+                None => self.no_initrd(wanted, Some(version)),
+            })
+    }
+
+    /// Whether an initrd may be for the kernel of this version: its name has that version, or none. A site's name may have more
+    /// after the version, unless that is another kernel's version.
+    fn is_for(&self, initrd: &Path, version: &str) -> bool {
+        let Some(named) = version::of_initrd(initrd).filter(|named| is_number(named)) else {
+            return true;
+        };
+        if !is_number(version) || named == version {
+            return true;
+        }
+        let more = named.strip_prefix(version);
+        let goes_on = more.is_some_and(|more| more.starts_with(|first: char| !first.is_ascii_alphanumeric()));
+        goes_on && !self.modules.iter().any(|(known, _)| *known == named)
     }
 
     /// The initrd, if there is only one: suitable for a kernel of unknown version.
     fn only_initrd(&self) -> Option<PathBuf> {
-        let is_initrd = |name: &&String| INITRD_NAMES.iter().any(|(before, _)| name.starts_with(before));
-        let mut found = self.names.iter().filter(is_initrd).filter(|name| !is_spare(name));
-        match (found.next(), found.next()) {
-            (Some(only), None) => self.in_boot(only),
+        match self.initrds().as_slice() {
+            [only] => self.in_boot(only),
             _ => None,
         }
+    }
+
+    fn initrds(&self) -> Vec<&str> {
+        let names = self.names.iter().map(String::as_str);
+        let is_initrd = |name: &&str| INITRD_NAMES.iter().any(|(before, _)| name.starts_with(before));
+        names.filter(is_initrd).filter(|name| !is_spare(name)).collect()
+    }
+
+    fn mismatch(&self, kernel: &Path, version: &str, initrd: &Path) -> Failure {
+        let other = version::of_initrd(initrd).unwrap_or_default();
+        let place = |path: &Path| path.strip_prefix(self.root).unwrap_or(path).display().to_string();
+        let (kernel, initrd) = (place(kernel), place(initrd));
+        let detail = format!("the kernel /{kernel} is {version}, and the initrd /{initrd} is for {other}");
+        Failure::new(Code::InitrdMismatch, detail).hint(
+            "make the recipe run dracut (or update-initramfs) for that kernel, or name kernel and initrd of one version",
+        )
+    }
+
+    fn no_initrd(&self, wanted: &str, version: Option<&str>) -> Failure {
+        let mut detail = format!("the root holds no initrd: no /boot/{wanted}");
+        if let Some(version) = version {
+            let _ = write!(detail, " and none for the kernel's version {version}");
+        }
+        let others = self.initrds();
+        if !others.is_empty() {
+            let _ = write!(detail, "; /boot has {}", others.join(", "));
+        }
+        Failure::new(Code::InitrdMissing, detail).hint(
+            "make the recipe run dracut (or mkinitrd) in config.sh, or give the name of the initrd's file in /boot",
+        )
     }
 }
 
 /// Whether a file is not the main one, but for a rescue system, a crash kernel or an earlier installation.
 fn is_spare(name: &str) -> bool {
     name.contains("rescue") || name.contains("kdump") || Path::new(name).extension() == Some(OsStr::new("old"))
-}
-
-/// The version in a name such as `vmlinuz-6.1.0-18-amd64` or `vmlinux-6.4.0-default.gz`.
-fn versioned<'a>(name: &'a str, kind: &str) -> Option<&'a str> {
-    let version = name.strip_prefix(kind)?.strip_prefix('-')?;
-    let bare = [".gz", ".xz", ".zst"]
-        .iter()
-        .find_map(|ending| version.strip_suffix(ending));
-    Some(bare.unwrap_or(version))
-}
-
-/// The version of a kernel, from its own name or from that of its directory (`/usr/lib/modules/VERSION/vmlinuz`).
-fn version_of(kernel: &Path) -> Option<String> {
-    let name = kernel.file_name()?.to_str()?;
-    let dir = kernel.parent()?;
-    let from_name = KERNEL_NAMES.iter().find_map(|kind| versioned(name, kind));
-    let from_dir = || {
-        let in_modules = dir.parent()?.file_name()? == "modules";
-        in_modules.then(|| dir.file_name()?.to_str()).flatten()
-    };
-    from_name.or_else(from_dir).map(str::to_owned)
-}
-
-/// A version in a form that sorts by its parts: `6.1.0-9` before `6.1.0-18`, and `6.9-rc1` before `6.9`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct VersionKey(Vec<Part>);
-
-/// A part of a version; the variants are in sort order.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
-    /// Sorts before the end of a version.
-    Before,
-    End,
-    Separator(char),
-    Word(String),
-    /// A number of any length: its number of digits without leading zeros, and the digits.
-    Number(usize, String),
-}
-
-impl VersionKey {
-    fn new(version: &str) -> Self {
-        let version = version.replace("-rc", "~rc");
-        let mut parts = Vec::new();
-        let mut rest = version.as_str();
-        while let Some(first) = rest.chars().next() {
-            let kind: fn(char) -> bool = match first {
-                '0'..='9' => |c| c.is_ascii_digit(),
-                c if c.is_alphabetic() => char::is_alphabetic,
-                _ => |_| false,
-            };
-            let end = rest.find(|c| !kind(c)).unwrap_or(rest.len()).max(first.len_utf8());
-            let (part, after) = rest.split_at(end);
-            parts.push(match first {
-                '0'..='9' => {
-                    let digits = part.trim_start_matches('0');
-                    Part::Number(digits.len(), digits.to_owned())
-                }
-                '~' => Part::Before,
-                c if c.is_alphabetic() => Part::Word(part.to_owned()),
-                c => Part::Separator(c),
-            });
-            rest = after;
-        }
-        parts.push(Part::End);
-        Self(parts)
-    }
 }
 
 #[cfg(test)]

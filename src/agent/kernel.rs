@@ -17,6 +17,9 @@ const HEAD: u64 = 0x1_0010;
 /// The most bytes of an unpacked kernel.
 const KERNEL_BYTES: u64 = 1 << 30;
 
+/// The most bytes of a kernel's version, as in Linux.
+const VERSION_BYTES: usize = 64;
+
 /// A kernel file of the wanted architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
@@ -79,6 +82,47 @@ impl Kernel {
         self.packed.is_none().then_some(self.path.as_path())
     }
 
+    /// The version that the kernel has for itself, if it can be found.
+    pub fn version(&self) -> Option<String> {
+        self.version_in_header().or_else(|| self.version_in_banner())
+    }
+
+    /// The version as the header of an x86 kernel leads to it (Linux's Documentation/arch/x86/boot.rst, `kernel_version`).
+    fn version_in_header(&self) -> Option<String> {
+        let mut head = Vec::new();
+        self.open().ok()?.take(HEAD).read_to_end(&mut head).ok()?;
+        if head.get(0x202..0x206) != Some(b"HdrS") {
+            return None;
+        }
+        let place = u16::from_le_bytes(head.get(0x20e..0x210)?.try_into().ok()?);
+        if place == 0 {
+            return None;
+        }
+        version_at(head.get(usize::from(place) + 0x200..)?)
+    }
+
+    /// The version in the text that every kernel writes at its start.
+    fn version_in_banner(&self) -> Option<String> {
+        const BANNER: &[u8] = b"Linux version ";
+        let mut content = self.open().ok()?.take(KERNEL_BYTES);
+        let mut piece = vec![0; 256 * 1024];
+        let mut kept = 0;
+        loop {
+            let read = content.read(&mut piece[kept..]).ok().filter(|read| *read > 0)?;
+            let filled = &piece[..kept + read];
+            for at in memchr::memmem::find_iter(filled, BANNER) {
+                if let Some(version) = version_at(&filled[at + BANNER.len()..]) {
+                    return Some(version);
+                }
+            }
+            // The text may lie across two pieces.
+            let begin = filled.len().saturating_sub(BANNER.len() + VERSION_BYTES);
+            let length = filled.len();
+            piece.copy_within(begin..length, 0);
+            kept = length - begin;
+        }
+    }
+
     /// Writes the kernel, unpacked, to the file `to`. Returns its size in bytes.
     pub fn write(&self, to: &Path) -> Result<u64, Failure> {
         let mut out = File::create(to).map_err(|error| Failure::io("cannot write the kernel", &error))?;
@@ -109,6 +153,14 @@ impl Kernel {
         file.seek(SeekFrom::Start(packed.offset))?;
         packed.compression.first(BufReader::new(file.take(packed.size)))
     }
+}
+
+/// The version at the beginning of a text, which ends at a space.
+fn version_at(text: &[u8]) -> Option<String> {
+    let length = text.iter().take(VERSION_BYTES).position(|byte| *byte == b' ')?;
+    let version = text.get(..length)?;
+    let is_version = version.first().is_some_and(u8::is_ascii_digit) && version.iter().all(u8::is_ascii_graphic);
+    is_version.then(|| String::from_utf8_lossy(version).into_owned())
 }
 
 fn invalid(path: &Path, why: impl Display) -> Failure {

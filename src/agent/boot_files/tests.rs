@@ -118,6 +118,61 @@ fn distributions_are_understood() {
             "boot/initramfs-6.9.4-200.fc40.x86_64.img",
         ),
         (
+            "a chosen kernel beside the distribution's links",
+            &[
+                "boot/vmlinuz-6.1.0-40-std",
+                "boot/vmlinuz-6.1.0-38-rt",
+                "boot/initrd.img-6.1.0-40-std",
+                "boot/initrd.img-6.1.0-38-rt",
+                "vmlinuz -> boot/vmlinuz-6.1.0-40-std",
+                "initrd.img -> boot/initrd.img-6.1.0-40-std",
+                "boot/vmlinuz -> vmlinuz-6.1.0-38-rt",
+                "boot/initrd -> initrd.img-6.1.0-40-std",
+            ],
+            "boot/vmlinuz-6.1.0-38-rt",
+            "boot/initrd.img-6.1.0-38-rt",
+        ),
+        (
+            "a package's kernel that nothing copied to /boot",
+            &[
+                "usr/lib/modules/6.12.0-9.el10/vmlinuz",
+                "usr/lib/modules/6.12.0-55.el10/vmlinuz",
+                "usr/lib/modules/6.13.0-1.el10/kernel/loop.ko",
+                "boot/initramfs-6.12.0-9.el10.img",
+                "boot/initramfs-6.12.0-55.el10.img",
+                "lib -> usr/lib",
+            ],
+            "usr/lib/modules/6.12.0-55.el10/vmlinuz",
+            "boot/initramfs-6.12.0-55.el10.img",
+        ),
+        (
+            "bootc",
+            &[
+                "usr/lib/modules/6.12.0-55.el10/vmlinuz",
+                "usr/lib/modules/6.12.0-55.el10/initramfs.img",
+            ],
+            "usr/lib/modules/6.12.0-55.el10/vmlinuz",
+            "usr/lib/modules/6.12.0-55.el10/initramfs.img",
+        ),
+        (
+            "modules outside of /usr",
+            &["lib/modules/6.1.0/Image", "lib/modules/6.1.0/initrd"],
+            "lib/modules/6.1.0/Image",
+            "lib/modules/6.1.0/initrd",
+        ),
+        (
+            "a link to an initrd without a version",
+            &["boot/vmlinuz-6", "boot/initrd.img -> site.img", "boot/site.img"],
+            "boot/vmlinuz-6",
+            "boot/site.img",
+        ),
+        (
+            "the site's own initrd under the usual name",
+            &["boot/vmlinuz-6", "boot/initrd", "boot/initrd-6"],
+            "boot/vmlinuz-6",
+            "boot/initrd",
+        ),
+        (
             "one kernel without a version",
             &[
                 "boot/bzImage",
@@ -203,6 +258,72 @@ fn what_is_missing_is_named() {
     let root = Root::new(&["boot/vmlinuz", "boot/initrd"]);
     let failure = find_boot_files(root.dir.path(), Arch::Riscv64, &names(true)).unwrap_err();
     assert_eq!(failure.code, Code::KernelWrongArch);
+}
+
+#[test]
+fn an_initrd_of_another_kernel_is_refused() {
+    let named = |kernel: &str, initrd: &str| BootFiles {
+        kernel: kernel.into(),
+        initrd: initrd.into(),
+        ..names(true)
+    };
+    let files = [
+        "boot/vmlinuz-6.1.0-40-std",
+        "boot/vmlinuz-6.1.0-38-rt",
+        "boot/initrd.img-6.1.0-40-std",
+        "initrd.img -> boot/initrd.img-6.1.0-40-std",
+        "lib/modules/6.1.0-40-std/modules.dep",
+        "lib/modules/6.1.0-40-std-other/modules.dep",
+        "boot/initrd.img-6.1.0-40-std-site",
+        "boot/initrd.img-6.1.0-40-std-other",
+    ];
+    let root = Root::new(&files);
+    for (kernel, initrd) in [
+        ("vmlinuz-6.1.0-38-rt", "initrd"),
+        ("vmlinuz-6.1.0-38-rt", "initrd.img-6.1.0-40-std"),
+        ("vmlinuz-6.1.0-40-std", "initrd.img-6.1.0-40-std-other"),
+    ] {
+        let failure = root.find(&named(kernel, initrd)).unwrap_err();
+        assert_eq!(failure.code, Code::InitrdMismatch, "{kernel}, {initrd}: {failure}");
+        assert!(failure.detail.contains("6.1.0-40-std"), "{failure}");
+        assert!(failure.detail.contains(&kernel["vmlinuz-".len()..]), "{failure}");
+    }
+    for (initrd, found) in [
+        ("initrd", "boot/initrd.img-6.1.0-40-std"),
+        ("initrd.img-6.1.0-40-std-site", "boot/initrd.img-6.1.0-40-std-site"),
+    ] {
+        let set = root.find(&named("vmlinuz-6.1.0-40-std", initrd)).unwrap().unwrap();
+        assert_eq!(root.relative(&set.initrd), found);
+        assert_eq!(set.version.as_deref(), Some("6.1.0-40-std"));
+    }
+}
+
+#[test]
+fn a_kernel_without_a_version_in_its_name_has_it_inside() {
+    let root = Root::new(&[
+        "boot/initrd-6.1.0-9",
+        "boot/initrd-6.1.0-18",
+        "boot/initrd -> initrd-6.1.0-9",
+    ]);
+    let mut kernel = sample(Arch::X86_64);
+    kernel.resize(600_000, 0);
+    for (place, text) in [(0x1000, "6.1.0-18 (builder) #1 SMP"), (0x20e, "\x00\x0e")] {
+        kernel[place..place + text.len()].copy_from_slice(text.as_bytes());
+    }
+    fs_err::write(root.dir.path().join("boot/vmlinuz"), &kernel).unwrap();
+    let found = root.find(&names(true)).unwrap().unwrap();
+    assert_eq!(root.relative(&found.initrd), "boot/initrd-6.1.0-18");
+
+    let mut image = sample(Arch::Aarch64);
+    image.resize(300_000, 0);
+    let banner = b"Linux version %s\0Linux version 6.1.0-9 (builder) ";
+    // Across the end of a piece that is read at once.
+    image.truncate(262_144 - 30);
+    image.extend(banner);
+    let image_file = root.dir.path().join("boot/Image");
+    fs_err::write(&image_file, &image).unwrap();
+    let kernel = Kernel::inspect(&image_file, Arch::Aarch64).unwrap();
+    assert_eq!(kernel.version().as_deref(), Some("6.1.0-9"));
 }
 
 #[test]

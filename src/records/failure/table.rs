@@ -218,6 +218,9 @@ codes! {
     InitrdMissing = "initrd_missing", 422, Failed, Lasting,
         "the root has a kernel but no initrd for it",
         "run dracut in `config.sh`, or name it with `--initrd-file-name`";
+    InitrdMismatch = "initrd_mismatch", 422, Failed, Lasting,
+        "the only initrd of the root, or the one that the job names, is for another version than the kernel",
+        "run dracut for that kernel in `config.sh`, or name kernel and initrd of one version";
     SquashfsFailed = "squashfs_failed", 500, Failed, Lasting,
         "mksquashfs failed",
         "the message is the last line of its output";
