@@ -24,6 +24,7 @@ from kiwi.package_manager import apt, dnf4, zypper
 from kiwi.system.prepare import SystemPrepare
 from kiwi.system.setup import SystemSetup
 
+import kiln_arrivals
 import kiln_functions
 
 ADDRESS = sys.argv.pop(1)
@@ -278,6 +279,7 @@ def install_missing(self, manager):
 kiln_functions.let_go_on()
 command_process.CommandIterator = Lines
 apt.Command = dnf4.Command = zypper.Command = AskingCommand
+kiln_arrivals.prepare()
 if ADDRESS != "-":
     SystemSetup.call_post_bootstrap_script = script
     SystemPrepare.install_bootstrap = bootstrap
