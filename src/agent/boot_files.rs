@@ -193,9 +193,12 @@ impl<'a> Boot<'a> {
         }
         kernels.sort();
         let mut best_first = kernels.into_iter().rev();
-        best_first.find_map(|(_, _, is_in_boot, name, kind)| match is_in_boot {
-            true => self.in_boot(name),
-            false => self.in_modules(name, kind),
+        best_first.find_map(|(_, _, is_in_boot, name, kind)| {
+            if is_in_boot {
+                self.in_boot(name)
+            } else {
+                self.in_modules(name, kind)
+            }
         })
     }
 
@@ -216,9 +219,10 @@ impl<'a> Boot<'a> {
         let is_chosen = wanted != USUAL_INITRD;
         let chosen = named.filter(|initrd| is_chosen || fitting.contains(initrd));
         if let Some(initrd) = chosen {
-            return match self.is_for(&initrd, version) {
-                true => Ok(initrd),
-                false => Err(self.mismatch(kernel, version, &initrd)),
+            return if self.is_for(&initrd, version) {
+                Ok(initrd)
+            } else {
+                Err(self.mismatch(kernel, version, &initrd))
             };
         }
         let own = INITRD_NAMES

@@ -8,6 +8,7 @@ use std::{
 use super::{
     build::kiwi,
     building::Building,
+    checks,
     events::Events,
     fetch,
     kiwi_config::{self, Choice},
@@ -54,6 +55,7 @@ pub async fn fetch(
         .await;
     // Before anything of the recipe is used.
     lock::of_job(job, &unpacked.root)?;
+    checks::of_recipe(&unpacked.root)?;
     Ok((unpacked.root, unpacked.newest))
 }
 

@@ -22,55 +22,20 @@ use nix::{
 
 /// What is done with a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Treatment {
+pub(crate) enum Treatment {
+    /// It is removed.
     Remove,
+    /// It is emptied.
     Empty,
     /// Lines that begin with `#` are left out.
     Uncomment,
 }
 
-/// Files that differ between any two builds, and that an image is right without. The last part of a path may have one `*`.
-const RULES: [(&str, Treatment, &str); 17] = [
-    (
-        "etc/machine-id",
-        Treatment::Empty,
-        "emptied, for each machine gets its own at its first boot (machine-id(5))",
-    ),
-    (
-        "var/lib/dbus/machine-id",
-        Treatment::Remove,
-        "removed, for D-Bus then reads /etc/machine-id",
-    ),
-    (
-        "etc/ssh/ssh_host_*",
-        Treatment::Remove,
-        "removed, for all machines with this image would share the key; `ssh-keygen -A` makes new ones",
-    ),
-    (
-        "var/lib/systemd/random-seed",
-        Treatment::Remove,
-        "removed, for a seed must not be known",
-    ),
-    (
-        "var/lib/urandom/random-seed",
-        Treatment::Remove,
-        "removed, for a seed must not be known",
-    ),
-    (
-        "var/lib/systemd/credential.secret",
-        Treatment::Remove,
-        "removed, for systemd makes one for each machine (systemd-creds(1))",
-    ),
-    (
-        "etc/ssl/private/ssl-cert-snakeoil.key",
-        Treatment::Remove,
-        "removed, for all machines with this image would share the key; `make-ssl-cert generate-default-snakeoil` makes one",
-    ),
-    (
-        "etc/ssl/certs/ssl-cert-snakeoil.pem",
-        Treatment::Remove,
-        "removed with its key",
-    ),
+/// A pattern of paths, what is done with the files there, and why. The last part of a path may have one `*`.
+pub(crate) type Rule = (&'static str, Treatment, &'static str);
+
+/// Files that differ between any two builds, and that an image is right without, besides those that machines must not share.
+const RULES: [Rule; 8] = [
     (
         "var/cache/ldconfig/aux-cache",
         Treatment::Remove,
@@ -90,11 +55,6 @@ const RULES: [(&str, Treatment, &str); 17] = [
         "var/.updated",
         Treatment::Remove,
         "removed, for it has the time of the build; systemd makes it anew (systemd-update-done.service(8))",
-    ),
-    (
-        "var/lib/zypp/AnonymousUniqueId",
-        Treatment::Remove,
-        "removed, for zypper draws one for each machine",
     ),
     (
         "var/lib/zypp/AutoInstalled",
@@ -140,14 +100,7 @@ pub struct Normalized {
 /// A file cannot be changed.
 pub fn normalize(root: &Path, begun: i64, epoch: u32) -> io::Result<Normalized> {
     let mut normalized = Normalized::default();
-    for (pattern, treatment, why) in RULES {
-        for file in matching(root, pattern)? {
-            if treat(&file, treatment)? {
-                let path = format!("/{}", file.strip_prefix(root).unwrap_or(&file).display());
-                normalized.treated.push((path, why.to_owned()));
-            }
-        }
-    }
+    normalized.treated = treat_all(root, &RULES, |_| true)?;
     let logs = empty_logs(root)?;
     if logs > 0 {
         normalized
@@ -168,8 +121,27 @@ pub fn normalize(root: &Path, begun: i64, epoch: u32) -> io::Result<Normalized> 
     Ok(normalized)
 }
 
+/// Treats the files of some rules, as far as they are `wanted` by their paths in the root. Returns the paths of those that were
+/// changed or removed, and why.
+pub(crate) fn treat_all(
+    root: &Path,
+    rules: &[Rule],
+    mut wanted: impl FnMut(&Path) -> bool,
+) -> io::Result<Vec<(String, String)>> {
+    let mut treated = Vec::new();
+    for (pattern, treatment, why) in rules {
+        for file in matching(root, pattern)? {
+            let path = file.strip_prefix(root).unwrap_or(&file).to_owned();
+            if wanted(&path) && treat(&file, *treatment)? {
+                treated.push((format!("/{}", path.display()), (*why).to_owned()));
+            }
+        }
+    }
+    Ok(treated)
+}
+
 /// The regular files at the paths of a pattern, in order.
-fn matching(root: &Path, pattern: &str) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn matching(root: &Path, pattern: &str) -> io::Result<Vec<PathBuf>> {
     let (dir, name) = pattern.rsplit_once('/').unwrap_or(("", pattern));
     let Some(dir) = directory(root, dir) else {
         return Ok(Vec::new());
@@ -258,7 +230,7 @@ fn empty(file: &Path) -> io::Result<()> {
 
 /// Calls `look` for a directory and everything below it. Links are not followed. A directory comes after its entries: to
 /// change these changes its time.
-fn walk(top: &Path, mut look: impl FnMut(&Path, &std::fs::Metadata) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn walk(top: &Path, mut look: impl FnMut(&Path, &std::fs::Metadata) -> io::Result<()>) -> io::Result<()> {
     // Not by recursion: the root is a stranger's, and its directories may be deep.
     let mut open = vec![(top.to_owned(), false)];
     while let Some((path, are_entries_done)) = open.pop() {
@@ -321,9 +293,8 @@ mod tests {
     fn what_two_builds_never_share_is_taken_out() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
-        let id = file(root, "etc/machine-id", "0123456789abcdef0123456789abcdef\n");
-        let (key, config) = (
-            file(root, "etc/ssh/ssh_host_rsa_key", "secret"),
+        let (mark, config) = (
+            file(root, "etc/.updated", "time"),
             file(root, "etc/ssh/sshd_config", "Port 22"),
         );
         let log = file(root, "var/log/apt/history.log", "Start-Date: today");
@@ -331,19 +302,10 @@ mod tests {
         let list = file(root, "var/lib/zypp/AutoInstalled", "# made today\nbash\n#\ntar\n");
         let normalized = normalize(root, BEGUN, 0).unwrap();
         assert_eq!(fs_err::read_to_string(list).unwrap(), "bash\ntar\n");
-        assert_eq!(fs_err::read_to_string(id).unwrap(), "");
         assert_eq!(fs_err::read_to_string(log).unwrap(), "");
-        assert!(!key.exists() && !journal.exists() && config.exists());
+        assert!(!mark.exists() && !journal.exists() && config.exists());
         let paths: Vec<&str> = normalized.treated.iter().map(|(path, _)| &**path).collect();
-        assert_eq!(
-            paths,
-            [
-                "/etc/machine-id",
-                "/etc/ssh/ssh_host_rsa_key",
-                "/var/lib/zypp/AutoInstalled",
-                "/var/log"
-            ]
-        );
+        assert_eq!(paths, ["/etc/.updated", "/var/lib/zypp/AutoInstalled", "/var/log"]);
         // Once more changes nothing.
         assert_eq!(normalize(root, BEGUN, 0).unwrap(), Normalized::default());
     }
@@ -352,30 +314,17 @@ mod tests {
     fn links_of_the_root_lead_nowhere() {
         let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (root, outside) = (dir.path(), outside.path());
-        let kept = [
-            file(outside, "log/private", "text"),
-            file(outside, "id", "0123456789abcdef"),
-            file(outside, "ssh/ssh_host_key", "secret"),
-        ];
+        let kept = [file(outside, "log/private", "text"), file(outside, "mark", "time")];
         fs_err::create_dir_all(root.join("var")).unwrap();
         fs_err::create_dir_all(root.join("etc")).unwrap();
         symlink(outside.join("log"), root.join("var/log")).unwrap();
-        symlink(outside.join("id"), root.join("etc/machine-id")).unwrap();
-        symlink(outside.join("ssh"), root.join("etc/ssh")).unwrap();
+        symlink(outside.join("mark"), root.join("etc/.updated")).unwrap();
         let before = kept.each_ref().map(|path| time(path));
         assert_eq!(normalize(root, BEGUN, 0).unwrap().treated, []);
         for (path, before) in kept.iter().zip(before) {
             assert_ne!(fs_err::read_to_string(path).unwrap(), "");
             assert_eq!(time(path), before);
         }
-    }
-
-    #[test]
-    fn an_uninitialized_machine_stays_so() {
-        let dir = tempfile::tempdir().unwrap();
-        let id = file(dir.path(), "etc/machine-id", "uninitialized\n");
-        assert_eq!(normalize(dir.path(), BEGUN, 0).unwrap().treated, []);
-        assert_eq!(fs_err::read_to_string(id).unwrap(), "uninitialized\n");
     }
 
     #[test]

@@ -1,14 +1,19 @@
 //! Makes artifacts from a root, and uploads them to S3. Runs mksquashfs, and touches the job's disk space.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use jiff::Timestamp;
-use kiln_records::{ArtifactKind, Code, Failure, JobType, protocol::JobDescription};
+use kiln_records::{ArtifactKind, CheckLevel, Code, Failure, JobType, protocol::JobDescription};
 
 use super::{
     boot_files,
     channel::Channel,
+    checks::{self, Finished, Levels},
     events::Events,
+    identity,
     inventory::{self, Written},
     mksquashfs,
     normalize::{self, Normalized},
@@ -24,6 +29,7 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
     let (rootfs, kernel) = outputs.packages();
     let (arch, names) = (job.arch, job.boot.clone());
     let (root_of_search, kernel_file) = (outputs.root(), kernel.clone());
+    let levels = Levels::of_job(job, outputs)?;
     let boot = blocking(move || {
         mksquashfs::restrict_image_dir(&root_of_search)?;
         let boot = boot_files::find_boot_files(&root_of_search, arch, &names)?;
@@ -33,6 +39,14 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
         Ok(boot)
     })
     .await?;
+    let finished = Finished {
+        root: outputs.root(),
+        arch,
+        boot: boot.clone(),
+    };
+    checks::look(finished, &levels, events).await?;
+    part_machines(job, outputs, &levels, events).await?;
+    let inventory = inventory_of(job, outputs, &levels, events).await?;
     let epoch = match job.work.job_type() {
         JobType::Create => outputs.facts.epoch(job),
         JobType::Customize => None,
@@ -57,8 +71,45 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
                 .await;
         }
     }
-    artifacts.extend(inventory_of(job, outputs, events).await?);
+    artifacts.extend(inventory);
     Ok(artifacts)
+}
+
+/// Takes out of the root what all machines with the image would share. An image that is changed keeps what it has: its owner may
+/// have wanted that.
+async fn part_machines(
+    job: &JobDescription,
+    outputs: &Outputs,
+    levels: &Levels,
+    events: &Events,
+) -> Result<(), Failure> {
+    let code = Code::RootIdentity;
+    let advice = "every machine is to make it for itself; `off` for this check keeps it on purpose";
+    let failed = |error| Failure::io("cannot take out of the root what machines must not share", &error);
+    let (root, recipe) = (outputs.root(), outputs.facts.recipe.clone());
+    let is_new = job.work.job_type() == JobType::Create;
+    match levels.of(code) {
+        CheckLevel::Off => return Ok(()),
+        CheckLevel::Warn if is_new => {}
+        CheckLevel::Warn | CheckLevel::Fail => {
+            let shared = blocking(move || identity::shared(&root).map_err(failed)).await?;
+            let say = |path| format!("all machines with this image share its {path}");
+            return levels
+                .judge(code, advice, shared.into_iter().map(say).collect(), events)
+                .await;
+        }
+    }
+    let parted = blocking(move || identity::part(&root, Some(&recipe)).map_err(failed)).await?;
+    for (path, why) in parted.treated {
+        events.say(format!("identity: {path}: {why}")).await;
+    }
+    let say = |path| format!("all machines with this image share its {path}, which the recipe brings");
+    let mut findings: Vec<String> = parted.kept.into_iter().map(say).collect();
+    if parted.has_no_keys {
+        let text = "sshd has no host keys, and nothing in the root makes new ones when a machine boots: run `ssh-keygen -A` then";
+        findings.push(text.to_owned());
+    }
+    levels.judge(code, advice, findings, events).await
 }
 
 /// Takes out of the root what no two builds have in common.
@@ -90,7 +141,12 @@ async fn normalize_root(outputs: &Outputs, epoch: u32, events: &Events) -> Resul
 
 /// The two documents that say what the root consists of. A root whose packages cannot be listed is an image
 /// nevertheless, and its log says that the documents are missing.
-async fn inventory_of(job: &JobDescription, outputs: &Outputs, events: &Events) -> Result<Artifacts, Failure> {
+async fn inventory_of(
+    job: &JobDescription,
+    outputs: &Outputs,
+    levels: &Levels,
+    events: &Events,
+) -> Result<Artifacts, Failure> {
     let (root, into) = (outputs.root(), outputs.documents());
     let (image, arch, id) = (job.image_name.clone(), job.arch, job.id.0);
     let known = pauses::saved(outputs);
@@ -111,11 +167,30 @@ async fn inventory_of(job: &JobDescription, outputs: &Outputs, events: &Events) 
             documents,
             packages,
             loose,
+            setuid,
+            unseen,
         }) => {
             let text = format!(
                 "the root has {packages} packages, and {loose} programs, libraries and kernel modules that no package owns"
             );
             events.say(text).await;
+            if unseen > 0 {
+                let text = format!(
+                    "warning: {unseen} directories are too deep: the list of packages has no program below them"
+                );
+                events.say(text).await;
+            }
+            if packages > 0 {
+                let say = |path: PathBuf| {
+                    format!(
+                        "/{} runs with the rights of its owner or group, and no package owns it",
+                        path.display()
+                    )
+                };
+                let advice = "make sure that the recipe means it; chmod u-s,g-s in config.sh takes the rights";
+                let findings = setuid.into_iter().map(say).collect();
+                levels.judge(Code::RootSetuid, advice, findings, events).await?;
+            }
             Ok(documents)
         }
         Err(failure) if failure.code == Code::DiskFull => Err(failure),

@@ -9,8 +9,8 @@ use super::{
     sections::{
         AuthSettings, BootCheckSettings, CapacitySettings, CatalogueSettings, DockerEngineSettings, EmbeddedS3Settings,
         EmulationSettings, IsolationSettings, JobSettings, LimitSettings, LogSettings, MetricsSettings,
-        NetworkSettings, OidcSettings, RemoteBuildNodeSettings, ServerSettings, ShellSettings, StoreSettings,
-        TraceSettings, TrustedListenerSettings, WatchSettings, WebhookSettings,
+        NetworkSettings, OidcSettings, RemoteBuildNodeSettings, RootCheckSettings, ServerSettings, ShellSettings,
+        StoreSettings, TraceSettings, TrustedListenerSettings, WatchSettings, WebhookSettings,
     },
     signing::SigningSettings,
 };
@@ -41,6 +41,7 @@ pub(super) const SECTIONS: &[Section] = &[
     DockerEngineSettings::SECTION,
     KubernetesSettings::SECTION,
     EmulationSettings::SECTION,
+    RootCheckSettings::SECTION,
     CapacitySettings::SECTION,
     BootCheckSettings::SECTION,
     WatchSettings::SECTION,

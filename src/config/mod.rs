@@ -43,8 +43,8 @@ pub use self::{
         AuthMode, AuthSettings, BootCheckSettings, CapacitySettings, CatalogueSettings, DatabaseUrl,
         DockerEngineSettings, EmbeddedS3Settings, EmulationSettings, ForeignIsolation, IsolationSettings, JobSettings,
         LimitSettings, LogFormat, LogSettings, MetricsSettings, NetworkSettings, OidcSettings, RemoteBuildNodeSettings,
-        ServerSettings, ShellSettings, StoreSettings, TraceSettings, TrustedListenerSettings, WatchSettings,
-        WebhookSettings,
+        RootCheckSettings, ServerSettings, ShellSettings, StoreSettings, TraceSettings, TrustedListenerSettings,
+        WatchSettings, WebhookSettings,
     },
     signing::SigningSettings,
     webhooks::Receiver,
@@ -97,6 +97,8 @@ pub struct Config {
     pub kubernetes: KubernetesSettings,
     /// Emulation of other architectures.
     pub emulation: EmulationSettings,
+    /// The checks of finished roots.
+    pub root_checks: RootCheckSettings,
     /// This host's capacity for jobs.
     pub capacity: CapacitySettings,
     /// Boot checks of images.
@@ -139,6 +141,7 @@ struct Values {
     docker: DockerEngineSettings,
     kubernetes: KubernetesSettings,
     emulation: EmulationSettings,
+    root_checks: RootCheckSettings,
     capacity: CapacitySettings,
     boot_checks: BootCheckSettings,
     watch: WatchSettings,
@@ -220,6 +223,7 @@ impl Config {
             docker: values.docker,
             kubernetes: values.kubernetes,
             emulation: values.emulation,
+            root_checks: values.root_checks,
             capacity: values.capacity,
             boot_checks: values.boot_checks,
             watch: values.watch,

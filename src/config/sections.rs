@@ -7,7 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use kiln_records::{CacheDepth, Role, Secret, TwinLevel, run::DriverKind};
+use kiln_records::{CacheDepth, CheckLevel, CheckLevels, Code, Role, Secret, TwinLevel, run::DriverKind};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{ChannelRule, ProxyUrl, Receiver};
@@ -347,6 +347,57 @@ settings! {
 }
 
 settings! {
+    /// What findings in a finished root mean: `"fail"`, `"warn"` or `"off"` for each check. A recipe can choose for itself in its
+    /// `kiln-recipe.toml`, except what is `"fail"` here. See docs/errors.md.
+    ["root_checks"]
+    pub struct RootCheckSettings {
+        /// The shell or the first process cannot be started. Default: `"fail"`.
+        root_loader: Option<CheckLevel> = None, like "\"fail\"";
+        /// Not everybody can enter `/`, `/etc` or `/usr`, or everybody can write there. Default: `"warn"`.
+        root_modes: Option<CheckLevel> = None, like "\"fail\"";
+        /// Regular files in the places of devices. Default: `"warn"`.
+        root_devices: Option<CheckLevel> = None, like "\"fail\"";
+        /// Directories in the places of the distribution's links. Default: `"warn"`.
+        root_links: Option<CheckLevel> = None, like "\"fail\"";
+        /// A kernel without modules, modules without a kernel, and modules for another kernel. Default: `"warn"`.
+        root_modules: Option<CheckLevel> = None, like "\"fail\"";
+        /// Accounts with ids that the sandbox does not have. Default: `"warn"`.
+        root_accounts: Option<CheckLevel> = None, like "\"fail\"";
+        /// Packages that are not installed completely. Default: `"warn"`.
+        root_packages: Option<CheckLevel> = None, like "\"fail\"";
+        /// Programs with the rights of their owner that no package owns. Default: `"warn"`.
+        root_setuid: Option<CheckLevel> = None, like "\"off\"";
+        /// Access control lists, which an image cannot have. Default: `"warn"`.
+        root_attributes: Option<CheckLevel> = None, like "\"off\"";
+        /// Keys and ids that all machines with the image would share. They are removed, unless this is `"off"`. Default:
+        /// `"warn"`.
+        root_identity: Option<CheckLevel> = None, like "\"off\"";
+    }
+}
+
+impl RootCheckSettings {
+    /// The levels that were chosen.
+    pub fn levels(&self) -> CheckLevels {
+        let chosen = [
+            (Code::RootLoader, self.root_loader),
+            (Code::RootModes, self.root_modes),
+            (Code::RootDevices, self.root_devices),
+            (Code::RootLinks, self.root_links),
+            (Code::RootModules, self.root_modules),
+            (Code::RootAccounts, self.root_accounts),
+            (Code::RootPackages, self.root_packages),
+            (Code::RootSetuid, self.root_setuid),
+            (Code::RootAttributes, self.root_attributes),
+            (Code::RootIdentity, self.root_identity),
+        ];
+        chosen
+            .into_iter()
+            .filter_map(|(code, level)| Some((code, level?)))
+            .collect()
+    }
+}
+
+settings! {
     /// The capacity of this host for jobs. A job waits until the resources that it needs are free.
     ["capacity"]
     pub struct CapacitySettings {
@@ -507,7 +558,29 @@ impl Serialize for DatabaseUrl {
 
 #[cfg(test)]
 mod tests {
+    use kiln_records::root_check::ROOT_CHECKS;
+
     use super::*;
+
+    #[test]
+    fn every_check_of_a_root_can_be_set() {
+        let settings = RootCheckSettings::SECTION;
+        let names: Vec<&str> = settings.keys.iter().map(|key| key.name).collect();
+        let checks: Vec<&str> = ROOT_CHECKS.iter().map(|(code, _)| code.name()).collect();
+        assert_eq!(names, checks);
+        for (key, (_, level)) in settings.keys.iter().zip(ROOT_CHECKS) {
+            let about = key.about.join(" ");
+            assert!(about.contains(&format!("`\"{level}\"`.")), "{}: {about}", key.name);
+        }
+        let all: RootCheckSettings = toml::from_str(
+            &checks
+                .iter()
+                .map(|name| format!("{name} = 'off'\n"))
+                .collect::<String>(),
+        )
+        .unwrap();
+        assert_eq!(all.levels().len(), ROOT_CHECKS.len());
+    }
 
     #[test]
     fn a_database_url_is_printed_without_its_secrets() {

@@ -238,6 +238,7 @@ impl Orchestrator {
             locked: plan.locked,
             squashfs: plan.squashfs.clone(),
             boot: plan.boot.clone(),
+            checks: self.checks.clone(),
             cpus: self.cpus_of(&stored.run).await?,
             ca_bundle: host::ca_bundle(),
             from: stored.run.resumes().map(|resume| resume.step),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use kiln_records::{
-    Blame, CacheDepth, Code, Failure, JobId, LogLine, Moment, Run, ServerId, Verdict, log,
+    Blame, CacheDepth, CheckLevels, Code, Failure, JobId, LogLine, Moment, Run, ServerId, Verdict, log,
     run::{Needs, Refused, State, TwinsFallback, rest_after},
 };
 use tokio::sync::Notify;
@@ -78,6 +78,8 @@ pub struct Parts {
     pub peers: Option<Peers>,
     /// How emulated jobs are carried out when they do not say.
     pub emulation: EmulationSettings,
+    /// The levels of the checks of a finished root that this site chose.
+    pub checks: CheckLevels,
     /// How much of earlier jobs a job may reuse that does not say.
     pub cache: CacheDepth,
     /// The resources that this host gives to jobs.

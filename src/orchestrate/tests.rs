@@ -308,6 +308,7 @@ impl Site {
                 ..ServerSettings::default()
             }),
             emulation: self.emulation.clone(),
+            checks: kiln_records::CheckLevels::new(),
             cache: kiln_records::CacheDepth::Packages,
             capacity: CapacitySettings::default(),
             signer: None,

@@ -57,6 +57,7 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(hash, include_bytes!("epoch.rs"));
     let hash = fnv1a(hash, include_bytes!("layer.rs"));
     let hash = fnv1a(hash, include_bytes!("installed.rs"));
+    let hash = fnv1a(hash, include_bytes!("root_check.rs"));
     let hash = fnv1a(hash, include_bytes!("shell.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/shell.rs"));
     fnv1a(hash, include_bytes!("protocol/job.rs"))

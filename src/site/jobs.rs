@@ -122,6 +122,7 @@ impl JobService {
             agent_address: AgentAddress::of(&config.server),
             peers: Peers::of(&config.server),
             emulation: config.emulation.clone(),
+            checks: config.root_checks.levels(),
             cache: config.jobs.cache,
             capacity: config.capacity.clone(),
             watch: config.watch.clone(),

@@ -59,6 +59,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
             parameters: String::new(),
             required: false,
         },
+        checks: kiln_records::CheckLevels::new(),
         cpus: 1,
         ca_bundle: None,
         from: None,

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io::{self, Read},
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -25,6 +25,9 @@ const MOST_FILES: usize = 10_000_000;
 
 /// The deepest directory that is looked at.
 const DEEPEST: usize = 64;
+
+/// The bits of a mode by which a program runs with the rights of its owner or group.
+const SETUID: u32 = 0o6000;
 
 /// The paths that packages own, without the leading `/`, as they are once links between directories are followed: a
 /// package may own `/bin/sh` where `/bin` is a link to `/usr/bin`.
@@ -63,32 +66,59 @@ impl Owned {
     }
 }
 
-/// The programs in the root at `path` that are not owned, and the number of those beyond [`MOST_LOOSE`].
-pub(super) fn find(path: &Path, root: &Root, owned: &Owned) -> io::Result<(Vec<LooseFile>, u64)> {
-    let (mut found, mut more, mut seen) = (Vec::new(), 0, 0);
+/// What no package owns.
+#[derive(Debug, Default)]
+pub(super) struct Loose {
+    /// Programs, libraries and kernel modules.
+    pub(super) files: Vec<LooseFile>,
+    /// The number of those beyond [`MOST_LOOSE`].
+    pub(super) more: u64,
+    /// Programs that run with the rights of their owner or group, by their paths in the root.
+    pub(super) setuid: Vec<PathBuf>,
+    /// Directories that are too deep to be looked at.
+    pub(super) unseen: u64,
+}
+
+/// What is in the root at `path` and not owned.
+pub(super) fn find(path: &Path, root: &Root, owned: &Owned) -> io::Result<Loose> {
+    let mut loose = Loose::default();
+    let mut seen = 0;
     let mut directories = vec![(PathBuf::new(), 0)];
     while let Some((directory, depth)) = directories.pop() {
-        for entry in fs_err::read_dir(path.join(&directory))? {
+        let entries = match fs_err::read_dir(path.join(&directory)) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidFilename => {
+                loose.unseen += 1;
+                continue;
+            }
+            entries => entries?,
+        };
+        for entry in entries {
             let entry = entry?;
             let (kind, place) = (entry.file_type()?, directory.join(entry.file_name()));
             seen += 1;
-            if seen > MOST_FILES || depth > DEEPEST {
-                return Err(io::Error::other("it has too many files, or too deep directories"));
+            if seen > MOST_FILES {
+                return Err(io::Error::other("it has too many files"));
             }
-            if kind.is_dir() {
+            if kind.is_dir() && depth == DEEPEST {
+                loose.unseen += 1;
+            } else if kind.is_dir() {
                 directories.push((place, depth + 1));
             } else if kind.is_file() && !owned.has(&place) {
-                let has_room = found.len() < MOST_LOOSE;
+                if entry.metadata()?.mode() & SETUID != 0 {
+                    loose.setuid.push(place.clone());
+                }
+                let has_room = loose.files.len() < MOST_LOOSE;
                 match look(root, &place, has_room)? {
-                    Found::Program(file) => found.push(file),
-                    Found::Unlisted => more += 1,
+                    Found::Program(file) => loose.files.push(file),
+                    Found::Unlisted => loose.more += 1,
                     Found::Other => {}
                 }
             }
         }
     }
-    found.sort_by(|one: &LooseFile, other| one.path.cmp(&other.path));
-    Ok((found, more))
+    loose.files.sort_by(|one: &LooseFile, other| one.path.cmp(&other.path));
+    loose.setuid.sort();
+    Ok(loose)
 }
 
 /// What a file is.

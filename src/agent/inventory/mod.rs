@@ -48,6 +48,10 @@ pub(super) struct Written {
     pub(super) packages: usize,
     /// The number of programs that no package owns.
     pub(super) loose: u64,
+    /// Those that run with the rights of their owner or group, by their paths in the root.
+    pub(super) setuid: Vec<PathBuf>,
+    /// The number of directories that were too deep to be looked at.
+    pub(super) unseen: u64,
 }
 
 /// Reads the root, and writes both documents into the directory `into`.
@@ -56,7 +60,7 @@ pub(super) struct Written {
 ///
 /// When the database of packages cannot be read, or the disk is full.
 pub(super) fn write(root: &Path, of: Of<'_>, into: &Path) -> io::Result<Written> {
-    let inventory = take(root, of, into)?;
+    let (inventory, loose) = take(root, of, into)?;
     let documents = [
         (ArtifactKind::Spdx, inventory.to_spdx()?),
         (ArtifactKind::CycloneDx, inventory.to_cyclonedx()?),
@@ -65,6 +69,8 @@ pub(super) fn write(root: &Path, of: Of<'_>, into: &Path) -> io::Result<Written>
         documents: Vec::new(),
         packages: inventory.packages.len(),
         loose: inventory.loose.len() as u64 + inventory.more_loose,
+        setuid: loose.setuid,
+        unseen: loose.unseen,
     };
     for (kind, document) in documents {
         if document.len() > LARGEST_DOCUMENT {
@@ -77,7 +83,8 @@ pub(super) fn write(root: &Path, of: Of<'_>, into: &Path) -> io::Result<Written>
     Ok(written)
 }
 
-fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
+/// The inventory of a root, and what else no package owns.
+fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<(Inventory, loose::Loose)> {
     let root = Root::open(path)?;
     let format = format_of(&root);
     let (mut packages, owned) = match format {
@@ -98,8 +105,8 @@ fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
             package.sha256 = sha256.map(|sha256| (*sha256).to_owned());
         }
     }
-    let (loose, more_loose) = loose::find(path, &root, &owned)?;
-    Ok(Inventory {
+    let mut loose = loose::find(path, &root, &owned)?;
+    let inventory = Inventory {
         image: short(of.image),
         arch: of.arch.name().to_owned(),
         id: of.id,
@@ -107,9 +114,10 @@ fn take(path: &Path, of: Of<'_>, aside: &Path) -> io::Result<Inventory> {
         system: system(&root),
         format: format.map(package_format),
         packages,
-        loose,
-        more_loose,
-    })
+        loose: std::mem::take(&mut loose.files),
+        more_loose: loose.more,
+    };
+    Ok((inventory, loose))
 }
 
 /// The configuration files that upgrades of Debian packages left in the root at `path`.
@@ -198,6 +206,8 @@ type Found = (Vec<Package>, loose::Owned);
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     const OF: Of<'static> = Of {
@@ -238,9 +248,15 @@ mod tests {
         write("usr/lib/libtool.so", b"\x7fELF owned");
         write("opt/extra", b"\x7fELF loose");
         write("opt/notes", b"text");
+        for name in ["opt/extra", "usr/bin/tool"] {
+            fs_err::set_permissions(root.join(name), Permissions::from_mode(0o4755)).unwrap();
+        }
+        // It costs what is below it, and not the whole list.
+        write(&format!("{}/program", ["deep"; 70].join("/")), b"\x7fELF");
         std::os::unix::fs::symlink("usr/bin", root.join("bin")).unwrap();
         std::os::unix::fs::symlink("/proc/self/exe", root.join("opt/link")).unwrap();
-        let inventory = take(&root, OF, aside).unwrap();
+        let (inventory, found) = take(&root, OF, aside).unwrap();
+        assert_eq!((found.setuid, found.unseen), (vec![PathBuf::from("opt/extra")], 1));
         assert_eq!(inventory.system.id.as_deref(), Some("debian"));
         assert_eq!(
             inventory.packages,
@@ -273,7 +289,7 @@ mod tests {
             ..OF
         };
         assert_eq!(
-            take(&root, of, aside).unwrap().packages[0].sha256.as_deref(),
+            take(&root, of, aside).unwrap().0.packages[0].sha256.as_deref(),
             Some("a digest")
         );
         let written = super::write(&root, OF, aside).unwrap();
@@ -286,7 +302,7 @@ mod tests {
         let root = dir.path().join("root");
         fs_err::create_dir_all(root.join("bin")).unwrap();
         fs_err::write(root.join("bin/init"), b"\x7fELF").unwrap();
-        let inventory = take(&root, OF, dir.path()).unwrap();
+        let (inventory, _) = take(&root, OF, dir.path()).unwrap();
         assert_eq!(
             (inventory.format, inventory.packages.len(), inventory.loose.len()),
             (None, 0, 1)

@@ -230,6 +230,42 @@ codes! {
          a signature that the public key does not confirm",
         "run the command by hand; the job waits a while for a signer that is away, and then fails";
 
+    ["Checks of a finished root", "Before a root is packed, Kiln looks at it as a node would. A finding fails the job (`fail`), is a \
+     warning in its log with the code of the check (`warn`), or is nothing (`off`). `[root_checks]` of the configuration chooses, \
+     and so does `[checks]` in a file `kiln-recipe.toml` of the recipe, which has a line such as `root_setuid = \"off\"` for each check; \
+     what is `fail` for the site cannot be changed by a recipe. The level where nobody chooses is in front of each row."]
+    RootLoader = "root_loader", 422, Failed, Lasting,
+        "`fail`: the root does not have the program loader that `/bin/sh` or the first process names, so nothing starts on a node",
+        "look for what replaces `/lib`, `/lib64` or `/usr/lib` in scripts and archives";
+    RootModes = "root_modes", 422, Failed, Lasting,
+        "`warn`: not everybody can enter `/`, `/etc`, `/usr` or `/var`, or everybody can write there; `/tmp` has not the mode 1777",
+        "`chmod` in `config.sh`";
+    RootDevices = "root_devices", 422, Failed, Lasting,
+        "`warn`: `/dev` has regular files, such as a `/dev/null` that a script made",
+        "remove them in the script";
+    RootLinks = "root_links", 422, Failed, Lasting,
+        "`warn`: a directory has taken the place of a link of the distribution (`/lib`, `/sbin`, `/var/run`)",
+        "put its content to where the link led, and make the link again";
+    RootModules = "root_modules", 422, Failed, Lasting,
+        "`warn`: modules without a kernel, a kernel without its modules, or a module for another kernel in their directory",
+        "install kernel and modules of one version";
+    RootAccounts = "root_accounts", 422, Failed, Lasting,
+        "`warn`: an account or a group has an id that the sandbox does not have, so no file of the image can belong to it",
+        "use an id that it has";
+    RootPackages = "root_packages", 422, Failed, Lasting,
+        "`warn`: dpkg has not installed a package completely",
+        "the log of its installation says why";
+    RootSetuid = "root_setuid", 422, Failed, Lasting,
+        "`warn`: a program that no package owns runs with the rights of its owner or group",
+        "`chmod u-s,g-s`, unless it is meant so";
+    RootAttributes = "root_attributes", 422, Failed, Lasting,
+        "`warn`: files have access control lists, which a squashfs cannot have; their groups keep their own rights",
+        "set the lists when a node starts";
+    RootIdentity = "root_identity", 422, Failed, Lasting,
+        "`warn`: ids and keys that all machines with the image would share are removed, and the log says which; those of the \
+         recipe's overlay are kept, with a warning. `off` keeps all",
+        "let each machine make its own";
+
     ["The sandbox", ""]
     NoUserNamespace = "no_user_namespace", 500, Failed, Lasting,
         "the host does not allow this user to create user namespaces",

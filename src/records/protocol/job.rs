@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CacheDepth, ChangeKind, Epoch, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel, arch::Arch,
+    CacheDepth, ChangeKind, CheckLevels, Epoch, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel,
+    arch::Arch,
 };
 
 /// Everything that an agent needs to know about its job.
@@ -45,6 +46,8 @@ pub struct JobDescription {
     pub squashfs: SquashfsOptions,
     /// Names of the files in `/boot`.
     pub boot: BootFiles,
+    /// The levels of the checks of a finished root that the site chose.
+    pub checks: CheckLevels,
     /// The number of CPUs that the build may count on.
     pub cpus: u32,
     /// Trusted certificate authorities, PEM. The sandbox has none of its own.

@@ -1,0 +1,114 @@
+//! Looks at what a root's own databases say: accounts whose ids no file can have, and packages that are not all there. Reads the
+//! root, and the ids of this process's user namespace.
+
+use std::path::Path;
+
+use super::Finished;
+use crate::twins::{DPKG_STATUS, Root, control_field};
+
+/// The most bytes of a database that is looked at.
+const LARGEST: u64 = 64 << 20;
+
+/// Accounts and groups with ids that the sandbox does not have, so that no file of the image can belong to them.
+pub(super) fn outside(finished: &Finished) -> Vec<String> {
+    let Ok(root) = Root::open(&finished.root) else {
+        return Vec::new();
+    };
+    let ranges = |file: &str| ranges(&fs_err::read_to_string(file).unwrap_or_default());
+    let (users, groups) = (ranges("/proc/self/uid_map"), ranges("/proc/self/gid_map"));
+    let text = |path: &str| root.text(Path::new(path), LARGEST).unwrap_or_default();
+    let mut found = without(&text("etc/passwd"), "account", &users);
+    found.extend(without(&text("etc/group"), "group", &groups));
+    found
+}
+
+/// The ids that a map of a user namespace has: the first of each range, and how many.
+fn ranges(map: &str) -> Vec<(u64, u64)> {
+    let range = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        Some((fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?))
+    };
+    map.lines().filter_map(range).collect()
+}
+
+fn without(database: &str, what: &str, ranges: &[(u64, u64)]) -> Vec<String> {
+    let is_there = |id: u64| {
+        ranges
+            .iter()
+            .any(|(first, count)| (*first..first + count).contains(&id))
+    };
+    let mut found = Vec::new();
+    for line in database.lines() {
+        let mut fields = line.split(':');
+        let (Some(name), Some(Ok(id))) = (fields.next(), fields.nth(1).map(str::parse)) else {
+            continue;
+        };
+        if !ranges.is_empty() && !is_there(id) {
+            let name = name.escape_debug();
+            found.push(format!(
+                "the {what} {name} has the id {id}, which this sandbox does not have"
+            ));
+        }
+    }
+    found
+}
+
+/// Packages that dpkg unpacked and could not configure, or not even unpack.
+pub(super) fn half_installed(finished: &Finished) -> Vec<String> {
+    let Ok(root) = Root::open(&finished.root) else {
+        return Vec::new();
+    };
+    let status = root.text(Path::new(DPKG_STATUS), LARGEST).unwrap_or_default();
+    let mut found = Vec::new();
+    for paragraph in status.split("\n\n") {
+        let state = control_field(paragraph, "Status");
+        let state = state.rsplit(' ').next().unwrap_or_default();
+        if matches!(state, "half-configured" | "half-installed" | "unpacked") {
+            let name = control_field(paragraph, "Package");
+            found.push(format!("the package {} is {state}", name.escape_debug()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_records::arch::Arch;
+
+    use super::*;
+
+    #[test]
+    fn ids_outside_of_the_ranges_are_found() {
+        let map = "         0     100000      65536\n     65536    1000000     10\n";
+        assert_eq!(ranges(map), [(0, 65536), (65536, 10)]);
+        let passwd =
+            "root:x:0:0::/root:/bin/sh\nlast:x:65545:1::/:/bin/sh\nsvc:x:1234567:700001::/:/bin/sh\n+::::::\nbroken\n";
+        let found = without(passwd, "account", &ranges(map));
+        assert_eq!(
+            found,
+            ["the account svc has the id 1234567, which this sandbox does not have"]
+        );
+        // Where nothing is known of the ranges, nothing is said.
+        assert_eq!(without(passwd, "account", &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn packages_that_are_not_all_there_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DPKG_STATUS);
+        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+        let status = "Package: a\nStatus: install ok installed\n\nPackage: b\nStatus: install ok half-configured\n\n\
+                      Package: c\nStatus: deinstall ok config-files\n\nPackage: d\nStatus: install reinstreq unpacked\n\n\
+                      Package: e\nStatus: install ok triggers-pending\n";
+        fs_err::write(path, status).unwrap();
+        let finished = Finished {
+            root: dir.path().to_owned(),
+            arch: Arch::X86_64,
+            boot: None,
+        };
+        assert_eq!(
+            half_installed(&finished),
+            ["the package b is half-configured", "the package d is unpacked"]
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! Looks at a finished root as a node would, and says what is wrong with it. Reads the root; the check of extended attributes
+//! also changes modes in it.
+
+mod accounts;
+mod attributes;
+mod kernel;
+mod layout;
+mod loader;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use kiln_records::{
+    Code, Failure, JobType,
+    arch::Arch,
+    protocol::JobDescription,
+    root_check::{self, CheckLevel, CheckLevels, LARGEST_SETTINGS, RECIPE_SETTINGS},
+};
+
+use crate::{boot_files::BootSet, events::Events, outputs::Outputs, process::blocking, twins};
+
+/// The most findings of one check that are said one by one.
+const MOST_SAID: usize = 8;
+
+/// What checks look at.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) root: PathBuf,
+    pub(crate) arch: Arch,
+    pub(crate) boot: Option<BootSet>,
+}
+
+/// A check: the code of its findings, what to do about them, and the function that finds them.
+struct Check {
+    code: Code,
+    advice: &'static str,
+    look: fn(&Finished) -> Vec<String>,
+}
+
+/// The checks of a root by itself. Others are made where their facts are known: the inventory knows the owners of files.
+const CHECKS: [Check; 8] = [
+    Check {
+        code: Code::RootLoader,
+        advice: "something in the recipe has replaced or removed it: look for /lib, /lib64 and /usr/lib in its scripts and archives",
+        look: loader::missing,
+    },
+    Check {
+        code: Code::RootModes,
+        advice: "chmod it in config.sh",
+        look: layout::modes,
+    },
+    Check {
+        code: Code::RootDevices,
+        advice: "remove it at the end of the script that wrote to it",
+        look: layout::devices,
+    },
+    Check {
+        code: Code::RootLinks,
+        advice: "move its content to where the link led, and make the link again",
+        look: layout::links,
+    },
+    Check {
+        code: Code::RootModules,
+        advice: "install the kernel and its modules in one version, or name the kernel with --kernel-file-name",
+        look: kernel::modules,
+    },
+    Check {
+        code: Code::RootAccounts,
+        advice: "no file of the image can belong to it: use an id that the sandbox has",
+        look: accounts::outside,
+    },
+    Check {
+        code: Code::RootPackages,
+        advice: "the log of its installation says why",
+        look: accounts::half_installed,
+    },
+    Check {
+        code: Code::RootAttributes,
+        advice: "a squashfs cannot have them; the groups of these files have their own rights now, without the lists' masks",
+        look: attributes::take_lists,
+    },
+];
+
+/// The levels of the checks for a job.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Levels {
+    site: CheckLevels,
+    recipe: CheckLevels,
+}
+
+impl Levels {
+    /// Those that the site, and the job's recipe, choose.
+    ///
+    /// # Errors
+    ///
+    /// `recipe_config_invalid`: the recipe's settings cannot be used.
+    pub(crate) fn of_job(job: &JobDescription, outputs: &Outputs) -> Result<Self, Failure> {
+        let recipe = match job.work.job_type() {
+            JobType::Create => of_recipe(&outputs.facts.recipe)?,
+            JobType::Customize => CheckLevels::new(),
+        };
+        Ok(Self {
+            site: job.checks.clone(),
+            recipe,
+        })
+    }
+
+    /// That of one check.
+    pub(crate) fn of(&self, code: Code) -> CheckLevel {
+        root_check::level(code, &self.site, &self.recipe)
+    }
+
+    /// Says the findings of a check, or fails because of them.
+    ///
+    /// # Errors
+    ///
+    /// The check's own code, if its level is that.
+    pub(crate) async fn judge(
+        &self,
+        code: Code,
+        advice: &str,
+        findings: Vec<String>,
+        events: &Events,
+    ) -> Result<(), Failure> {
+        let level = self.of(code);
+        if findings.is_empty() || level == CheckLevel::Off {
+            return Ok(());
+        }
+        let more = findings.len().saturating_sub(MOST_SAID);
+        for finding in findings.iter().take(MOST_SAID) {
+            events.say(format!("warning: {finding} ({code})")).await;
+        }
+        if more > 0 {
+            events.say(format!("warning: {more} more of these ({code})")).await;
+        }
+        if level == CheckLevel::Warn {
+            events.say(format!("{code}: {advice}")).await;
+            return Ok(());
+        }
+        Err(Failure::new(
+            code,
+            findings.into_iter().take(MOST_SAID).collect::<Vec<_>>().join("; "),
+        )
+        .hint(advice))
+    }
+}
+
+/// The levels that a recipe chooses.
+///
+/// # Errors
+///
+/// `recipe_config_invalid`.
+pub(crate) fn of_recipe(recipe: &Path) -> Result<CheckLevels, Failure> {
+    let opened = match twins::Root::open(recipe) {
+        // Another attempt has made the root, and only that is left.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(CheckLevels::new()),
+        opened => opened.map_err(|error| Failure::io("cannot read the recipe", &error))?,
+    };
+    let Some(text) = opened.text(Path::new(RECIPE_SETTINGS), LARGEST_SETTINGS) else {
+        return Ok(CheckLevels::new());
+    };
+    root_check::of_recipe(&text).map_err(|why| {
+        Failure::new(Code::RecipeConfigInvalid, format!("{RECIPE_SETTINGS}: {why}"))
+            .hint("[checks] has the name of a check and `fail`, `warn` or `off` in each line; docs/errors.md lists the checks")
+    })
+}
+
+/// Makes all checks of a root by itself.
+///
+/// # Errors
+///
+/// The code of the first check that has findings and the level to fail.
+pub(crate) async fn look(finished: Finished, levels: &Levels, events: &Events) -> Result<(), Failure> {
+    let found = blocking(move || Ok(CHECKS.map(|check| (check.look)(&finished)))).await?;
+    for (check, findings) in CHECKS.iter().zip(found) {
+        levels.judge(check.code, check.advice, findings, events).await?;
+    }
+    Ok(())
+}
