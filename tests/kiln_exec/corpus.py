@@ -222,6 +222,14 @@ def with_root_file(path, work):
         os.unlink(ROOT + path)
 
 
+def without(path, work):
+    os.rename(ROOT + path, f"{ROOT}{path}.away")
+    try:
+        return work()
+    finally:
+        os.rename(f"{ROOT}{path}.away", ROOT + path)
+
+
 def prepare():
     copy("/bin/cat", "/tmp/a b/ca t")
     copy("/bin/cat", "/tmp/deleted")
@@ -298,6 +306,7 @@ CASES = [
     ("switched off for one", (1, 1), lambda: shell("KILN_TWINS=off /bin/true; exit 3")),
     ("other switch", (1, 0), lambda: program("/bin/true", env={"KILN_TWINS": "offer"})),
     ("preloaded for all", (0, 1), lambda: with_root_file("/etc/ld.so.preload", lambda: program("/bin/true"))),
+    ("no loader", (0, 1), lambda: without(LOADER, lambda: program("/bin/true"))),
     ("standard input", (2, 0), lambda: shell("cat; read line || echo end", stdin=b"one\ntwo")),
     ("descriptors", (1, 0), lambda: program("/bin/ls", "/proc/self/fd")),
     ("environment", (1, 0), lambda: program("/usr/bin/env", env={"A": "b c", "KILN_EXE": "mine"})),

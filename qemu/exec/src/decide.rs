@@ -10,7 +10,7 @@ use rustix::{
 
 use crate::{
     kernel::{read_at, sleep},
-    key::{HEAD, LONGEST_KEY, build_id, write_key},
+    key::{HEAD, LONGEST_KEY, build_id, u16_at, u32_at, u64_at, write_key},
     layout, loader,
     stack::{Stack, Text},
 };
@@ -26,6 +26,9 @@ const LOOKS: usize = 3000;
 
 /// Libraries that a root's owner wants in every process are the target's, so they need the emulator.
 const PRELOAD: &CStr = c"/etc/ld.so.preload";
+
+/// The segment of a program that names its loader.
+const PT_INTERP: u32 = 3;
 
 /// What takes the emulator's place.
 pub enum Native<'a> {
@@ -70,7 +73,7 @@ pub fn native<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Nat
         let version = write_path(&mut path, layout::LOADERS, key)?;
         return loader::answer(&question, version, head, &state).map(Native::Answered);
     };
-    if accessat(CWD, PRELOAD, Access::EXISTS, AtFlags::empty()).is_ok() {
+    if exists(PRELOAD) || !has_loader(head) {
         return None;
     }
     Some(Native::Twin(Twin {
@@ -80,6 +83,32 @@ pub fn native<'a>(stack: &Stack, path: &'a mut [u8; LONGEST_PATH]) -> Option<Nat
         arguments,
         file,
     }))
+}
+
+/// Whether the root has the loader that the program names. Where it does not, nobody else can start the program either, so its
+/// twin must not hide that.
+fn has_loader(head: &[u8]) -> bool {
+    let Some(name) = loader_name(head) else { return true };
+    CStr::from_bytes_until_nul(name).map_or(true, exists)
+}
+
+/// The path of the loader, with the zero at its end, if the program names one, and it is in its first bytes.
+fn loader_name(head: &[u8]) -> Option<&[u8]> {
+    let table = usize::try_from(u64_at(head, 32)?).ok()?;
+    let (entry_size, count) = (usize::from(u16_at(head, 54)?), usize::from(u16_at(head, 56)?));
+    (0..count).find_map(|index| {
+        let entry = head.get(table.checked_add(index.checked_mul(entry_size)?)?..)?;
+        if u32_at(entry, 0)? != PT_INTERP {
+            return None;
+        }
+        let begin = usize::try_from(u64_at(entry, 8)?).ok()?;
+        let size = usize::try_from(u64_at(entry, 32)?).ok()?;
+        head.get(begin..begin.checked_add(size)?)
+    })
+}
+
+fn exists(path: &CStr) -> bool {
+    accessat(CWD, path, Access::EXISTS, AtFlags::empty()).is_ok()
 }
 
 /// Whether an environment variable needs the target's loader or the emulator. Kiln sets `QEMU_CPU` for all programs.
