@@ -99,8 +99,10 @@ pub struct Normalized {
 ///
 /// A file cannot be changed.
 pub fn normalize(root: &Path, begun: i64, epoch: u32) -> io::Result<Normalized> {
-    let mut normalized = Normalized::default();
-    normalized.treated = treat_all(root, &RULES, |_| true)?;
+    let mut normalized = Normalized {
+        treated: treat_all(root, &RULES, |_| true)?,
+        ..Normalized::default()
+    };
     let logs = empty_logs(root)?;
     if logs > 0 {
         normalized

@@ -32,7 +32,7 @@ const PLACES: [&str; 6] = [
 /// The deepest directory below these places.
 const DEEPEST: usize = 4;
 
-/// How the names of kernels begin or end, in lower case.
+/// How the names of kernels begin, in lower case.
 const BEGINNINGS: [&str; 5] = ["vmlinu", "image", "bzimage", "linux", "kernel"];
 
 /// Modules without a kernel, a kernel without modules, and modules for another kernel.
@@ -169,7 +169,8 @@ fn kernels(finished: &Finished) -> Vec<String> {
             }
             let Ok(kind) = entry.file_type() else { continue };
             let name = entry.file_name().to_string_lossy().to_lowercase();
-            let is_named = BEGINNINGS.iter().any(|begin| name.starts_with(begin)) || name.ends_with(".efi");
+            let is_unified = Path::new(&name).extension().is_some_and(|end| end == "efi");
+            let is_named = is_unified || BEGINNINGS.iter().any(|begin| name.starts_with(begin));
             if kind.is_dir() && depth < DEEPEST && name != "kernel" {
                 pending.push((entry.path(), depth + 1));
             } else if kind.is_file() && is_named && Kernel::inspect(&entry.path(), finished.arch).is_ok() {
