@@ -57,57 +57,25 @@ fn archives_that_are_none_or_harmful() {
     needs!(support::no_namespaces());
     let outside = "../../../../etc/passwd";
     let archive = Archive::with_config;
-    for (archive, code, words) in [
-        (
-            no_archive(b"this is text, and that for a while"),
-            "recipe_not_archive",
-            ["not a tar archive"],
-        ),
-        (no_archive(b""), "recipe_not_archive", ["recipe"]),
-        (archive().file("../evil", b"x").made(), "recipe_unsafe", ["`../evil`"]),
-        (
-            archive().file("a/../../evil", b"x").made(),
-            "recipe_unsafe",
-            ["`a/../../evil`"],
-        ),
-        (
-            archive().file("/tmp/evil", b"x").made(),
-            "recipe_unsafe",
-            ["`/tmp/evil`"],
-        ),
-        (
-            archive().link(EntryType::Block, "disk", "").made(),
-            "recipe_unsafe",
-            ["device node"],
-        ),
-        (
-            archive().link(EntryType::Char, "tty", "").made(),
-            "recipe_unsafe",
-            ["device node"],
-        ),
-        (
-            archive().link(EntryType::Symlink, "out", outside).made(),
-            "recipe_unsafe",
-            ["`out`"],
-        ),
-        (
-            archive().link(EntryType::Link, "out", "../secret").made(),
-            "recipe_unsafe",
-            ["`out`"],
-        ),
+    for (archive, words) in [
+        (no_archive(b"this is text, and that for a while"), ["not an archive"]),
+        (no_archive(b""), ["recipe"]),
+        (archive().file("../evil", b"x").made(), ["`../evil`"]),
+        (archive().file("a/../../evil", b"x").made(), ["`a/../../evil`"]),
+        (archive().file("/tmp/evil", b"x").made(), ["`/tmp/evil`"]),
+        (archive().link(EntryType::Block, "disk", "").made(), ["device node"]),
+        (archive().link(EntryType::Char, "tty", "").made(), ["device node"]),
+        (archive().link(EntryType::Symlink, "out", outside).made(), ["`out`"]),
+        (archive().link(EntryType::Link, "out", "../secret").made(), ["`out`"]),
         (
             archive().link(EntryType::Link, "hosts", "/etc/hosts").made(),
-            "recipe_unsafe",
             ["`hosts`"],
         ),
-        (bomb(2 << 30), "recipe_bomb", ["bytes"]),
-        (
-            Archive::empty().file("readme", b"x").made(),
-            "recipe_config_missing",
-            ["config.xml"],
-        ),
+        (bomb(2 << 30), ["bytes"]),
+        (Archive::empty().file("readme", b"x").made(), ["config.xml"]),
     ] {
-        assert_refused(&[archive.path()], code, &words);
+        // Before there is a job.
+        assert_refused(&[archive.path()], "", &words);
     }
 }
 

@@ -104,7 +104,7 @@ fn help_of_build() {
         Usage: kiln build [OPTIONS] <RECIPE>
 
         Arguments:
-          <RECIPE>  The recipe: a directory, or a tar archive of one (plain, gzip, bzip2, xz, zstd)
+          <RECIPE>  The recipe: a directory, or an archive of one: tar (plain, gzip, bzip2, xz, zstd) or zip
 
         Options:
               --arch <ARCH>
@@ -261,7 +261,7 @@ fn a_recipe_that_is_not_there() {
         --- stderr
         error: there is no recipe at /nowhere/at/all
 
-        hint: name a directory with a config.xml, or a tar archive of one
+        hint: name a directory with a config.xml, or an archive of one
     "#);
 }
 

@@ -155,7 +155,7 @@ async fn new_job(server: &Server) -> Value {
     });
     let recipe = server.ask("", "POST", "/v3/recipes", Some(recipe)).await.json();
     let path = format!("/kiln/v1/recipes/{}/archive", recipe["id"].as_str().unwrap());
-    let archive = pack(&source_dir().join("recipes/debian-minimal")).unwrap();
+    let archive = pack(&source_dir().join("recipes/debian-minimal")).unwrap().bytes;
     assert_eq!(send(server.request("PUT", &path).body(archive)).await.status, 200);
     let job = json!({
         "job_type": "create", "artifact_id": recipe["id"], "public_key_id": key["id"], "image_root_archive_name": "night",

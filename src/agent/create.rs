@@ -10,9 +10,9 @@ use super::{
     building::Building,
     checks,
     events::Events,
-    fetch,
+    fetch, found,
     kiwi_config::{self, Choice},
-    lock,
+    line_ends, lock,
     outputs::Outputs,
     pauses::{Pauses, kiwi_alone},
     process::blocking,
@@ -23,6 +23,7 @@ use super::{
 };
 use kiln_records::{
     Code, Execs, Failure,
+    archive::Limits,
     protocol::{JobDescription, RecipeWork},
 };
 use tokio::process::Command;
@@ -42,21 +43,23 @@ pub async fn fetch(
     let (archive, into) = outputs.recipe();
     fetch::fetch(http, &work.recipe, &archive).await?;
     let source = work.recipe.clone();
-    let unpacked = blocking(move || {
+    let say = events.clone();
+    let (recipe, newest) = blocking(move || {
         unpack::check_fetched(&archive, &source)?;
-        unpack::unpack(&archive, &into, &unpack::Limits::default())
+        let unpacked = unpack::unpack(&archive, &into, &Limits::default())?;
+        for line in found::lines(&unpacked) {
+            say.say_blocking(&line);
+        }
+        let place = unpacked.description?;
+        let recipe = into.join(&place.dir);
+        found::decode(&recipe, &place.name, &|line| say.say_blocking(line))?;
+        Ok((recipe, unpacked.newest))
     })
     .await?;
-    events
-        .say(format!(
-            "{} entries, {} bytes unpacked",
-            unpacked.entries, unpacked.bytes
-        ))
-        .await;
     // Before anything of the recipe is used.
-    lock::of_job(job, &unpacked.root)?;
-    checks::of_recipe(&unpacked.root)?;
-    Ok((unpacked.root, unpacked.newest))
+    lock::of_job(job, &recipe)?;
+    checks::of_recipe(&recipe)?;
+    Ok((recipe, newest))
 }
 
 /// Renders the recipe's template files, and resolves its description. From here on, that is what kiwi makes of it.
@@ -69,7 +72,12 @@ pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Resu
         }
     }
     let (path, mode, say) = (recipe.to_owned(), work.template_mode, events.clone());
-    blocking(move || template::apart::render(&path, &values, mode, &|line| say.say_blocking(line))).await?;
+    blocking(move || {
+        let say = |line: &str| say.say_blocking(line);
+        template::apart::render(&path, &values, mode, &say)?;
+        line_ends::check(&path, &say)
+    })
+    .await?;
     resolved::resolve(recipe, events).await
 }
 

@@ -4,12 +4,11 @@
 mod force;
 
 use std::{
-    ffi::OsStr,
     io,
     path::{Component, Path, PathBuf},
 };
 
-use kiln_records::{Code, Failure, arch::Arch, similar};
+use kiln_records::{Code, Failure, arch::Arch, description, similar, xml_text};
 use quick_xml::events::Event;
 use reqwest::Url;
 use roxmltree::{Document, Node};
@@ -19,11 +18,8 @@ use super::{mask, template};
 
 pub use self::force::Choice;
 
-/// The description's usual name; kiwi also accepts a single file that ends in `.kiwi`.
-const CONFIG: &str = "config.xml";
-
 /// The most bytes of a description; real ones have a hundredth.
-const CONFIG_BYTES: u64 = 4 << 20;
+pub(crate) const CONFIG_BYTES: u64 = 4 << 20;
 
 /// The most elements, and the deepest nesting of them.
 const MOST_ELEMENTS: usize = 100_000;
@@ -283,9 +279,27 @@ fn text(path: &Path) -> io::Result<String> {
     if fs_err::metadata(path)?.len() > CONFIG_BYTES {
         return Err(too_large("it has more than 4 MiB".to_owned()));
     }
-    let text = fs_err::read_to_string(path)?;
+    let bytes = fs_err::read(path)?;
+    let text = xml_text::decode(&bytes).map_err(io::Error::other)?.text.into_owned();
+    if let Some(format) = other_format(&text) {
+        return Err(io::Error::other(format!("it is {format}, not XML")));
+    }
     check(&text).map_err(too_large)?;
     Ok(text)
+}
+
+/// The format of a description that is no XML, as kiwi reads it where it has another library.
+fn other_format(text: &str) -> Option<&'static str> {
+    let first = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with('#'))?;
+    match first.as_bytes() {
+        [b'{', ..] => Some("JSON"),
+        [b'[', ..] => Some("TOML"),
+        _ if first == "---" || first.starts_with("image:") => Some("YAML"),
+        _ => None,
+    }
 }
 
 /// Counts elements, their depth and their attributes, without building anything.
@@ -365,31 +379,23 @@ pub fn secrets<'v>(recipe: &Path, values: impl IntoIterator<Item = &'v String>) 
 
 /// The description of a recipe.
 pub(crate) fn find(recipe: &Path) -> Result<PathBuf, Failure> {
-    let missing = |what: String| {
-        Failure::new(Code::RecipeConfigMissing, what)
-            .hint("a recipe is an archive with kiwi's config.xml at its top, or in its only directory")
-    };
-    let kiwi_file = || -> io::Result<Option<String>> {
-        let mut names = Vec::new();
-        for entry in fs_err::read_dir(recipe)? {
-            names.extend(
-                entry?
-                    .file_name()
-                    .into_string()
-                    .ok()
-                    .filter(|name| Path::new(name).extension() == Some(OsStr::new("kiwi"))),
-            );
+    let unreadable = |error: io::Error| Failure::io("cannot read the recipe", &error);
+    let mut names = Vec::new();
+    for entry in fs_err::read_dir(recipe).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if !entry.file_type().map_err(unreadable)?.is_dir() {
+            names.push(PathBuf::from(entry.file_name()));
         }
-        let only = names.len() == 1;
-        Ok(names.pop().filter(|_| only))
-    };
-    let name = match fs_err::symlink_metadata(recipe.join(CONFIG)) {
-        Ok(_) => CONFIG.to_owned(),
-        Err(_) => kiwi_file()
-            .map_err(|error| Failure::io("cannot read the recipe", &error))?
-            .ok_or_else(|| missing(format!("the recipe has no {CONFIG}")))?,
-    };
-    template::inside(recipe, &name).map_err(|error| missing(format!("the recipe's {name} cannot be read: {error}")))
+    }
+    let place = description::find(names.iter().map(PathBuf::as_path))?;
+    let name = place.path().display().to_string();
+    template::inside(recipe, &name).map_err(|error| {
+        Failure::new(
+            Code::RecipeConfigMissing,
+            format!("the recipe's {name} cannot be read: {error}"),
+        )
+        .hint("a description is a file of the recipe, or a link to one")
+    })
 }
 
 /// Whether a name is that of an entry of a directory, and leads nowhere else.
@@ -493,6 +499,8 @@ pub(crate) fn redact(address: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kiln_records::description::CONFIG;
+
     use super::*;
 
     fn of(arch: Arch) -> Choice<'static> {

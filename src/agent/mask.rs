@@ -77,8 +77,19 @@ pub(crate) fn of_address(address: &str) -> Vec<String> {
 /// cannot be read is not apt's either.
 pub(crate) fn of_apt(root: &Path) -> Vec<String> {
     let apt = root.join("etc/apt");
-    let mut files = vec![apt.join("auth.conf")];
-    if let Ok(entries) = fs_err::read_dir(apt.join("auth.conf.d")) {
+    // A directory that is a link may lead out of the root.
+    let Ok(root) = fs_err::canonicalize(root) else {
+        return Vec::new();
+    };
+    let is_inside = |dir: &Path| fs_err::canonicalize(dir).is_ok_and(|real| real.starts_with(&root));
+    let mut files = Vec::new();
+    if is_inside(&apt) {
+        files.push(apt.join("auth.conf"));
+    }
+    let more = apt.join("auth.conf.d");
+    if is_inside(&more)
+        && let Ok(entries) = fs_err::read_dir(more)
+    {
         files.extend(entries.flatten().map(|entry| entry.path()).take(100));
     }
     let mut passwords = Vec::new();
@@ -192,5 +203,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(of_apt(root.path()), ["first-one", "second-one"]);
+        let linked = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(root.path().join("etc"), linked.path().join("etc")).unwrap();
+        assert!(of_apt(linked.path()).is_empty());
     }
 }

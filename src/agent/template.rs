@@ -10,7 +10,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use kiln_records::{Code, Failure, protocol::TemplateMode};
+use kiln_records::{Code, Failure, protocol::TemplateMode, xml_text};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, TemplateSource, UndefinedBehavior, syntax::SyntaxConfig};
 use serde::Deserialize;
 
@@ -52,6 +52,14 @@ pub fn render(
     let mut rendered = Vec::new();
     for name in &names {
         let path = file_in(recipe, name)?;
+        if let Err(error) = read(&path)
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            return Err(
+                Failure::new(Code::TemplateFailed, format!("{name} cannot be rendered: {error}"))
+                    .hint("templates are text in UTF-8: convert the file, or remove it from the list"),
+            );
+        }
         let text = render_one(&environment, name, values)?;
         rendered.push((path, name, text));
     }
@@ -137,7 +145,16 @@ fn read(path: &Path) -> io::Result<String> {
     if fs_err::metadata(path)?.len() > FILE_BYTES {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it has more than 32 MiB"));
     }
-    fs_err::read_to_string(path)
+    let bytes = match String::from_utf8(fs_err::read(path)?) {
+        Ok(text) => return Ok(text),
+        Err(error) => error.into_bytes(),
+    };
+    // Parts of a description say what they are in, as the description does.
+    match xml_text::decode(&bytes) {
+        Ok(decoded) if decoded.text.trim_start().starts_with('<') => Ok(decoded.text.into_owned()),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8")),
+        Err(why) => Err(io::Error::new(io::ErrorKind::InvalidData, why)),
+    }
 }
 
 fn environment(recipe: &Path, mode: TemplateMode) -> Environment<'static> {

@@ -25,6 +25,7 @@ use super::{
     job_progress, lock_file,
     printer::Printer,
     progress::Progress,
+    read_recipe::read_recipe,
     session::Session,
     signals::cancel_on_signal,
     toolbox,
@@ -56,7 +57,7 @@ pub(super) struct BuildCommand {
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 #[derive(Debug, Args)]
 pub(super) struct BuildArguments {
-    /// The recipe: a directory, or a tar archive of one (plain, gzip, bzip2, xz, zstd).
+    /// The recipe: a directory, or an archive of one: tar (plain, gzip, bzip2, xz, zstd) or zip.
     pub(super) recipe: PathBuf,
 
     /// Architectures to build for [default: what the recipe declares, else this host's].
@@ -231,7 +232,7 @@ impl BuildArguments {
     ) -> Result<(), Failure> {
         let interrupted = cancel_on_signal()?;
         recipe_type(&self.recipe_type)?;
-        let recipe = RecipeArchive::read(&self.recipe)?;
+        let recipe = read_recipe(&self.recipe, printer)?;
         let archs = self.archs(&recipe)?;
         if locked {
             lock_file::check(&self.recipe, &archs)?;

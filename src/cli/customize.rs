@@ -12,6 +12,7 @@ use super::{
     job_options::Execution,
     job_progress,
     printer::Printer,
+    read_recipe::tell_left_out,
     session::{ReadConfig, ServerOptions, Session},
     values::Body,
 };
@@ -104,7 +105,7 @@ impl CustomizeArguments {
                 "give --run, --script or --ansible; `kiln jobs create --job-type customize` opens a shell instead",
             ));
         }
-        let changes = self.changes.0.iter().map(|(kind, value)| change(*kind, value));
+        let changes = self.changes.0.iter().map(|(kind, value)| change(*kind, value, printer));
         let changes = changes.collect::<Result<Vec<_>, _>>()?;
         let options = self.options.clone();
         let work = async |session: &Session| self.change(changes, session).await;
@@ -133,7 +134,7 @@ impl CustomizeArguments {
 }
 
 /// A change in the server's form.
-fn change(kind: ChangeKind, value: &str) -> Result<Value, Failure> {
+fn change(kind: ChangeKind, value: &str, printer: &Printer) -> Result<Value, Failure> {
     let path = Path::new(value);
     let unreadable = |error: std::io::Error| {
         Failure::io(format!("cannot read {value}"), &error)
@@ -168,8 +169,9 @@ fn change(kind: ChangeKind, value: &str) -> Result<Value, Failure> {
                 )
                 .hint("put the playbook and its roles into a directory of their own"));
             }
-            let packed = pack(&dir).map_err(unreadable)?;
-            json!({"kind": "ansible", "name": name(), "base64": STANDARD.encode(packed)})
+            let packed = pack(&dir)?;
+            tell_left_out(&packed.left_out, printer);
+            json!({"kind": "ansible", "name": name(), "base64": STANDARD.encode(packed.bytes)})
         }
     })
 }

@@ -13,6 +13,7 @@ use super::{
     isolation, job_progress,
     printer::Printer,
     progress::Progress,
+    read_recipe::read_recipe,
     serve,
     session::Session,
     signals::cancel_on_signal,
@@ -40,7 +41,7 @@ mod recipe;
 /// It runs a server of its own for that, in the data directory.
 #[derive(Debug, Args)]
 pub(super) struct DemoArguments {
-    /// The recipe: a directory, or a tar archive of one [default: a minimal Debian, which comes with Kiln].
+    /// The recipe: a directory, or an archive of one (tar or zip) [default: a minimal Debian, which comes with Kiln].
     recipe: Option<PathBuf>,
 
     /// Architectures to build for [default: what the recipe declares, else this host's and another one].
@@ -60,7 +61,7 @@ impl DemoArguments {
     pub(super) async fn run(self, config: &Config, printer: &Printer) -> Result<(), Failure> {
         let interrupted = cancel_on_signal()?;
         let recipe = match &self.recipe {
-            Some(path) => RecipeArchive::read(path)?,
+            Some(path) => read_recipe(path, printer)?,
             None => recipe::minimal()?,
         };
         let place = if self.tmp {

@@ -54,6 +54,7 @@ mod progress;
 mod prune;
 mod public_keys;
 mod publish;
+mod read_recipe;
 mod recipes;
 mod records;
 mod registry;

@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use kiln_records::{
-    CacheDepth, Code, Failure, LinuxDistribution, RecipeType, TwinLevel, arch::Arch, compression::Compression,
-};
+use kiln_records::{CacheDepth, Code, Failure, LinuxDistribution, RecipeType, TwinLevel, arch::Arch};
 use reqwest::Method;
 use serde_json::Value;
 
 use super::{
     job_options::{DatingOptions, Locking},
+    read_recipe::read_recipe,
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
     upload::{Objects, fill_created, upload},
@@ -19,10 +18,7 @@ use super::{
         twins, twins_or_default,
     },
 };
-use crate::{
-    client::{Upload, collection::RECIPES},
-    orchestrate::recipe::RecipeArchive,
-};
+use crate::client::{Upload, collection::RECIPES};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RecipesCommand {
@@ -165,7 +161,7 @@ impl CreateRecipe {
     }
 
     async fn create_from(mut self, path: &Path, session: &Session) -> Result<(), Failure> {
-        let archive = RecipeArchive::read(path)?;
+        let archive = read_recipe(path, &session.printer)?;
         self.name.get_or_insert_with(|| archive.name.clone());
         self.recipe_type.get_or_insert(RecipeType::KiwiNg);
         if let ([only], []) = (&archive.declared[..], &self.arch[..]) {
@@ -173,10 +169,7 @@ impl CreateRecipe {
         }
         self.arch.sort_unstable();
         self.arch.dedup();
-        let media_type = match Compression::detect(&archive.bytes) {
-            Some(Compression::Gzip) => "application/gzip",
-            _ => "application/octet-stream",
-        };
+        let media_type = archive.media_type();
         // The records have an object each: what is one's alone can be deleted with it.
         let bytes = archive.bytes;
         let fill = async |arch: Option<Arch>| {

@@ -11,14 +11,15 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    io::{self, Read},
-    path::{Component, Path, PathBuf},
+    io::{Cursor, Read},
+    path::PathBuf,
 };
 
 use bytes::Bytes;
 use kiln_records::{
     CacheDepth, Code, Failure, LayerOutcome,
-    compression::Compression,
+    archive::{self, Kind, Limits},
+    description::{self, Missing},
     link::bucket_and_key,
     protocol::{Answer, FoundLayer, LayerInputs, LayerUrl, PROTOCOL, SettledLayer},
     recipe::LATE,
@@ -40,7 +41,10 @@ const LARGEST: (usize, u64) = (64 << 20, 512 << 20);
 const LARGEST_DESCRIPTION: u64 = 4 << 20;
 
 /// The most entries of an archive.
-const MOST_ENTRIES: usize = 100_000;
+const MOST_ENTRIES: u64 = 100_000;
+
+/// The most files that may be descriptions and are compared with similar ones.
+const MOST_DESCRIPTIONS: usize = 16;
 
 /// The most files that a layer leaves out, and the longest of their paths.
 const MOST_ANEW: (usize, usize) = (16, 256);
@@ -60,11 +64,11 @@ enum Never {
     #[error("the recipe's archive is too large to be looked into")]
     TooLarge,
     #[error("the recipe's archive cannot be read: {0}")]
-    Unreadable(#[from] io::Error),
+    Unreadable(String),
     #[error("the recipe's archive was replaced meanwhile")]
     Replaced,
-    #[error("the recipe has no description, or more than one")]
-    Description,
+    #[error("{0}")]
+    Description(Missing),
     #[error("{} is a link, or of another special kind", .0.display())]
     Special(PathBuf),
     #[error("{} is there twice", .0.display())]
@@ -297,74 +301,70 @@ impl Fields {
 
 /// Digests of all files of a recipe's archive but the late ones. A script that runs before packages are installed is one of
 /// them if reuse was `asked` for.
-fn early_files(archive: &Bytes, asked: bool) -> Result<Early, Never> {
-    let reader: Box<dyn Read> = match Compression::detect(archive) {
-        Some(packed) => packed.reader(&archive[..])?,
-        None => Box::new(&archive[..]),
-    };
-    let mut archive = tar::Archive::new(reader.take(LARGEST.1));
+fn early_files(bytes: &Bytes, asked: bool) -> Result<Early, Never> {
     // Where the description is decides which files are late, so these are told apart at the end.
     let mut files: BTreeMap<PathBuf, Option<[u8; 32]>> = BTreeMap::new();
-    let (mut named, mut described) = (BTreeMap::new(), None);
-    for entry in archive.entries()? {
-        let mut entry = entry?;
-        let path = entry.path()?.into_owned();
-        if path
-            .components()
-            .any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
-        {
-            return Err(Never::Special(path));
-        }
-        let path: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
-        let kind = entry.header().entry_type();
-        let digest = if kind.is_file() {
-            let mut hash = Sha256::new();
-            hash.update((entry.header().mode()? & 0o7777).to_be_bytes());
-            if path.ends_with(SCRIPT) {
-                let mut script = Vec::new();
-                (&mut entry).take(LARGEST_SCRIPT).read_to_end(&mut script)?;
-                if script.len() as u64 == LARGEST_SCRIPT {
-                    return Err(Never::TooLarge);
-                }
-                hash.update(&script);
-                let is_in_it = |late: &&&str| script.windows(late.len()).any(|part| part == late.as_bytes());
-                named.extend(LATE_SCRIPTS.iter().find(is_in_it).map(|late| (path.clone(), *late)));
-            } else if is_description(&path) {
-                let mut description = Vec::new();
-                (&mut entry).take(LARGEST_DESCRIPTION).read_to_end(&mut description)?;
-                hash.update(&description);
-                // A part of one tells nothing of the rest.
-                let whole = String::from_utf8(description).ok();
-                described = whole.filter(|text| (text.len() as u64) < LARGEST_DESCRIPTION);
-            }
-            let mut buffer = vec![0; 64 << 10];
-            loop {
-                match entry.read(&mut buffer)? {
-                    0 => break,
-                    size => hash.update(&buffer[..size]),
-                }
-            }
-            Some(hash.finalize().into())
-        } else if kind.is_dir() || kind.is_pax_global_extensions() {
-            continue;
-        } else {
-            None
-        };
-        if files.insert(path.clone(), digest).is_some() {
-            return Err(Never::Twice(path));
-        }
-        if files.len() > MOST_ENTRIES {
-            return Err(Never::TooLarge);
-        }
-    }
-    let mut descriptions = files.keys().filter(|path| is_description(path));
-    let (Some(description), None) = (descriptions.next(), descriptions.next()) else {
-        return Err(Never::Description);
+    let (mut named, mut described) = (BTreeMap::new(), BTreeMap::new());
+    let mut never = None;
+    let limits = Limits {
+        bytes: LARGEST.1,
+        entries: MOST_ENTRIES,
+        ratio: u64::MAX,
+        ..Limits::default()
     };
-    let (description, top) = (
-        description.clone(),
-        description.parent().unwrap_or(Path::new("")).to_owned(),
+    let contents = archive::read(
+        Cursor::new(bytes),
+        "the recipe's archive",
+        &limits,
+        &mut |entry, content| {
+            let path = &entry.path;
+            let digest = match &entry.kind {
+                Kind::Directory => return Ok(()),
+                Kind::File => {
+                    let mut hash = Sha256::new();
+                    hash.update(entry.mode.to_be_bytes());
+                    // A fault of the archive is told by its reader.
+                    if path.ends_with(SCRIPT) {
+                        let mut script = Vec::new();
+                        let _ = content.take(LARGEST_SCRIPT).read_to_end(&mut script);
+                        if script.len() as u64 == LARGEST_SCRIPT {
+                            never.get_or_insert(Never::TooLarge);
+                        }
+                        hash.update(&script);
+                        let is_in_it = |late: &&&str| script.windows(late.len()).any(|part| part == late.as_bytes());
+                        named.extend(LATE_SCRIPTS.iter().find(is_in_it).map(|late| (path.clone(), *late)));
+                    } else if description::may_be(path) && described.len() < MOST_DESCRIPTIONS {
+                        let mut description = Vec::new();
+                        let _ = content.take(LARGEST_DESCRIPTION).read_to_end(&mut description);
+                        hash.update(&description);
+                        // A part of one tells nothing of the rest.
+                        let whole = (description.len() as u64) < LARGEST_DESCRIPTION;
+                        let text = whole.then(|| String::from_utf8(description).ok()).flatten();
+                        described.insert(path.clone(), text.as_deref().and_then(similar::without_packages));
+                    }
+                    let mut buffer = vec![0; 64 << 10];
+                    while let Ok(size @ 1..) = content.read(&mut buffer) {
+                        hash.update(&buffer[..size]);
+                    }
+                    Some(hash.finalize().into())
+                }
+                Kind::Symlink(_) | Kind::HardLink(_) => None,
+            };
+            if files.insert(path.clone(), digest).is_some() {
+                never.get_or_insert(Never::Twice(path.clone()));
+            }
+            Ok(())
+        },
     );
+    let contents = contents.map_err(|failure| match failure.code {
+        Code::RecipeBomb => Never::TooLarge,
+        _ => Never::Unreadable(failure.detail),
+    })?;
+    if let Some(never) = never {
+        return Err(never);
+    }
+    let place = contents.description.map_err(Never::Description)?;
+    let (description, top) = (place.path(), place.dir);
     let (mut all, mut others) = (Fields(Sha256::new()), Fields(Sha256::new()));
     for (path, digest) in files {
         let below = path.strip_prefix(&top).ok();
@@ -391,23 +391,15 @@ fn early_files(archive: &Bytes, asked: bool) -> Result<Early, Never> {
             hash.add(digest);
         }
     }
-    let without_packages = described
-        .and_then(|text| similar::without_packages(&text))
-        .map(|digest| {
-            others.add(description.as_os_str().as_encoded_bytes());
-            others.add(digest);
-            others.0.finalize().into()
-        });
+    let without_packages = described.get(&description).copied().flatten().map(|digest: [u8; 32]| {
+        others.add(description.as_os_str().as_encoded_bytes());
+        others.add(digest);
+        others.0.finalize().into()
+    });
     Ok(Early {
         all: all.0.finalize().into(),
         without_packages,
     })
-}
-
-/// Whether a path of an archive is a place for kiwi's description.
-fn is_description(path: &Path) -> bool {
-    path.components().count() <= 2
-        && (path.ends_with("config.xml") || path.extension().is_some_and(|ending| ending == "kiwi"))
 }
 
 #[cfg(test)]
@@ -487,13 +479,9 @@ mod tests {
             with(&packages(&" ".repeat(LARGEST_DESCRIPTION.try_into().unwrap()))),
             None
         );
-        assert!(
-            of(&[
-                ("r/config.xml", FILE, "<image/>"),
-                ("r/appliance.kiwi", FILE, "<image/>")
-            ])
-            .is_err()
-        );
+        // A file that kiwi does not take is one of the others.
+        let more = |text: &str| of(&[("r/config.xml", FILE, "<image/>"), ("r/a.kiwi", FILE, text)]).unwrap();
+        assert!(more("one").is_some() && more("one") != more("two"));
     }
 
     #[test]
@@ -534,17 +522,12 @@ mod tests {
                 "include.xml is a link, or of another special kind",
             ),
             (("config.xml", FILE, "<image />"), "config.xml is there twice"),
-            (
-                ("other.kiwi", FILE, "<image/>"),
-                "the recipe has no description, or more than one",
-            ),
         ] {
             assert_eq!(of(&[description, entry]).unwrap_err(), why);
         }
         assert!(early_files(&Bytes::from_static(b"no archive"), true).is_err());
-        assert_eq!(
-            of(&[("a", FILE, "")]).unwrap_err(),
-            "the recipe has no description, or more than one"
-        );
+        let none = of(&[("a", FILE, "")]).unwrap_err();
+        assert_eq!(none, "the recipe has no config.xml and no file *.kiwi");
+        assert!(of(&[("a/config.xml", FILE, ""), ("b/config.xml", FILE, "")]).is_err());
     }
 }

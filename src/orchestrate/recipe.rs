@@ -1,19 +1,28 @@
 //! Reads the recipe that a user names: a directory or an archive on this machine. It reads files and writes none.
 
 mod look;
+mod pack;
 
 use std::{
-    io::Write,
-    os::unix::fs::PermissionsExt,
+    fmt::Display,
+    io,
     path::{Path, PathBuf},
 };
 
-use flate2::{Compression, GzBuilder};
-use kiln_records::{Code, Failure, LinuxDistribution, arch::Arch};
+use kiln_records::{
+    Code, Failure, LinuxDistribution,
+    arch::Arch,
+    archive::{self, Limits},
+    compression::Compression,
+    description,
+};
 use quick_xml::events::{BytesStart, Event};
 use sha2::{Digest, Sha256};
 
-pub use self::look::Look;
+pub use self::{
+    look::Look,
+    pack::{Packed, pack},
+};
 
 /// A recipe as one archive.
 #[derive(Debug)]
@@ -28,100 +37,118 @@ pub struct RecipeArchive {
     pub declared: Vec<Arch>,
     /// The distribution that its description seems to build.
     pub distribution: Option<LinuxDistribution>,
+    /// What of the recipe's directory is not in the archive, each with the reason.
+    pub left_out: Vec<String>,
 }
 
 /// The largest recipe archive in bytes. Recipes are descriptions and overlays, not images.
 const LARGEST: u64 = 1 << 30;
 
 impl RecipeArchive {
-    /// Reads the recipe at `path`. A directory is packed such that equal recipes make equal archives.
+    /// Reads the recipe at `path`. A directory is packed such that equal recipes make equal archives; a zip file is packed
+    /// anew, so that all that is stored can be read as tar.
     ///
     /// # Errors
     ///
-    /// `recipe_missing`, `recipe_config_missing` (a directory without `config.xml`), `recipe_too_large`.
+    /// `recipe_missing`, `recipe_config_missing`, `recipe_too_large`, and all for which the archive would be refused later.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let unreadable = |error: std::io::Error| Failure::io("cannot read the recipe", &error);
+        let unreadable = |error: io::Error| Failure::io("cannot read the recipe", &error);
         let missing = |_| {
             Failure::new(Code::RecipeMissing, format!("there is no recipe at {}", path.display()))
-                .hint("name a directory with a config.xml, or a tar archive of one")
+                .hint("name a directory with a config.xml, or an archive of one")
         };
         let path = fs_err::canonicalize(path).map_err(missing)?;
-        let name = name_of(&path);
-        let (bytes, look) = if path.is_dir() {
-            let description = fs_err::read_to_string(path.join("config.xml")).map_err(|_| {
-                Failure::new(
-                    Code::RecipeConfigMissing,
-                    format!("{} holds no config.xml", path.display()),
-                )
-                .hint("a kiwi-ng recipe is a directory with config.xml at its top")
+        let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+        let shown = path.display().to_string();
+        let (bytes, left_out, name) = if path.is_dir() {
+            let files = descriptions(&path).map_err(unreadable)?;
+            description::find(files.iter().map(PathBuf::as_path)).map_err(|missing| {
+                let mut failure = Failure::from(missing);
+                failure.detail = format!("{shown}: {}", failure.detail);
+                failure
             })?;
-            (pack(&path).map_err(unreadable)?, Look::at(&description))
+            let packed = pack(&path)?;
+            (packed.bytes, packed.left_out, file_name.into_owned())
         } else {
             let size = fs_err::metadata(&path).map_err(unreadable)?.len();
-            if size > LARGEST {
-                return Err(
-                    Failure::new(Code::RecipeTooLarge, format!("the recipe archive has {size} bytes"))
-                        .hint(format!("at most {LARGEST} are taken; large files belong in packages")),
-                );
-            }
+            check_size("archive", size)?;
             let bytes = fs_err::read(&path).map_err(unreadable)?;
-            let look = Look::into(&bytes);
-            (bytes, look)
+            let bytes = as_tar(bytes, &shown, &Limits::default())?;
+            (bytes, Vec::new(), stem(&file_name).to_owned())
         };
-        let sha256 = hex::encode(Sha256::digest(&bytes));
+        check_size("packed recipe", bytes.len() as u64)?;
+        let look = Look::into(&bytes, &shown, &Limits::default())?;
         Ok(Self {
+            sha256: hex::encode(Sha256::digest(&bytes)),
             bytes,
-            sha256,
             name,
             declared: look.archs,
             distribution: look.distribution,
+            left_out,
         })
+    }
+
+    /// The media type of the archive.
+    pub fn media_type(&self) -> &'static str {
+        match Compression::detect(&self.bytes) {
+            Some(Compression::Gzip) => "application/gzip",
+            _ => "application/octet-stream",
+        }
     }
 }
 
-fn name_of(path: &Path) -> String {
-    let name = path
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let stem = [".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2", ".tgz", ".txz", ".tar"]
-        .iter()
-        .find_map(|ending| name.strip_suffix(ending))
-        .unwrap_or(&name);
-    stem.to_owned()
+/// An archive that can be read as tar: what is in a zip file is packed anew.
+///
+/// # Errors
+///
+/// Those of [`archive::read`].
+pub fn as_tar(bytes: Vec<u8>, shown: impl Display, limits: &Limits) -> Result<Vec<u8>, Failure> {
+    if archive::is_zip(&bytes) {
+        let whole = Limits {
+            in_part: false,
+            ..*limits
+        };
+        return pack::from_zip(&bytes, shown, &whole);
+    }
+    Ok(bytes)
 }
 
-/// Packs a directory: sorted, owned by root, without times, with links as links and modes unchanged.
-pub fn pack(dir: &Path) -> std::io::Result<Vec<u8>> {
-    let mut archive = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::fast()));
-    let mut pending = vec![PathBuf::new()];
+fn check_size(what: &str, size: u64) -> Result<(), Failure> {
+    if size <= LARGEST {
+        return Ok(());
+    }
+    Err(
+        Failure::new(Code::RecipeTooLarge, format!("the {what} has {size} bytes"))
+            .hint(format!("at most {LARGEST} are taken; large files belong in packages")),
+    )
+}
+
+/// The files of a directory that may be descriptions, in it and two directories below.
+fn descriptions(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut found, mut pending) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(relative) = pending.pop() {
-        let mut names: Vec<_> = fs_err::read_dir(dir.join(&relative))?.collect::<Result<_, _>>()?;
-        names.sort_by_key(fs_err::DirEntry::file_name);
-        for entry in names {
+        for entry in fs_err::read_dir(dir.join(&relative))? {
+            let entry = entry?;
             let path = relative.join(entry.file_name());
-            let kind = entry.file_type()?;
-            // Version control is not part of a recipe; sockets and devices cannot be.
-            if path == Path::new(".git") || !(kind.is_dir() || kind.is_file() || kind.is_symlink()) {
-                continue;
-            }
-            let metadata = fs_err::symlink_metadata(entry.path())?;
-            let mut header = tar::Header::new_gnu();
-            header.set_metadata_in_mode(&metadata, tar::HeaderMode::Deterministic);
-            header.set_mode(metadata.permissions().mode() & 0o7777);
-            if kind.is_symlink() {
-                archive.append_link(&mut header, &path, fs_err::read_link(entry.path())?)?;
-            } else if kind.is_dir() {
-                archive.append_data(&mut header, &path, std::io::empty())?;
+            if !entry.file_type()?.is_dir() {
+                found.extend(description::may_be(&path).then_some(path));
+            } else if path.components().count() < 3 && path != Path::new(".git") {
                 pending.push(path);
-            } else {
-                archive.append_data(&mut header, &path, fs_err::File::open(entry.path())?)?;
             }
         }
     }
-    let mut packed = archive.into_inner()?;
-    packed.flush()?;
-    packed.finish()
+    Ok(found)
+}
+
+/// The name of an archive without what says how it is packed.
+pub fn stem(file: &str) -> &str {
+    const ENDINGS: [&str; 10] = [
+        ".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2", ".tgz", ".txz", ".tzst", ".tbz2", ".tar", ".zip",
+    ];
+    ENDINGS
+        .iter()
+        .find_map(|ending| file.strip_suffix(ending))
+        .unwrap_or(file)
 }
 
 /// The architectures that every `<preferences>` with an image type is limited to.
@@ -181,6 +208,8 @@ fn arch_attribute(element: &BytesStart<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

@@ -2,11 +2,13 @@
 
 pub mod account;
 pub mod arch;
+pub mod archive;
 pub mod artifact;
 pub mod audit;
 pub mod change;
 pub mod clock;
 pub mod compression;
+pub mod description;
 pub mod epoch;
 pub mod failure;
 pub mod guest;
@@ -40,6 +42,7 @@ pub mod token;
 pub mod twins;
 pub mod usage;
 pub mod webhook;
+pub mod xml_text;
 
 pub use account::{Account, FailedTwin, GivenUp};
 pub use artifact::{ArtifactKind, Digests, Upload, UploadedArtifact};

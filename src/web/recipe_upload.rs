@@ -8,7 +8,7 @@ use axum::{
     http::{Method, StatusCode, Uri},
     response::{IntoResponse, Redirect, Response},
 };
-use kiln_records::{LinuxDistribution, RecipeId, arch::Arch};
+use kiln_records::{Failure, LinuxDistribution, RecipeId, arch::Arch};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -18,7 +18,11 @@ use super::{
     text::shown,
     viewer::{FORM_TOKEN, Viewer},
 };
-use crate::{api::limits::Memory, artifacts::Room, orchestrate::recipe::Look};
+use crate::{
+    api::limits::Memory,
+    artifacts::Room,
+    orchestrate::recipe::{self, Look},
+};
 
 /// The address of the form. Its body is not received before its sender is known.
 pub(super) const ADDRESS: &str = "/ui/recipes/upload";
@@ -55,6 +59,8 @@ enum Refused {
     Full,
     /// A field says what cannot be.
     Wrong(&'static str, &'static str),
+    /// The archive is no recipe.
+    Archive(Box<Failure>),
 }
 
 impl From<MultipartError> for Refused {
@@ -71,8 +77,8 @@ pub(super) fn form(viewer: &Viewer) -> Markup {
             form.stack.drop method="post" action=(ADDRESS) enctype="multipart/form-data" {
                 // It has to come first: nothing else is read of a form of another session.
                 (viewer.token_field())
-                label for="recipe-file" { "Archive of the recipe: a tar file, packed or not, with config.xml at its top" }
-                input #recipe-file type="file" name="archive" required accept=".tar,.gz,.tgz,.xz,.txz,.zst,.bz2" aria-describedby="drop-help";
+                label for="recipe-file" { "Archive of the recipe: a tar file, packed or not, or a zip file, with config.xml or a .kiwi file at its top" }
+                input #recipe-file type="file" name="archive" required accept=".tar,.gz,.tgz,.xz,.txz,.zst,.bz2,.zip" aria-describedby="drop-help";
                 p #drop-help.dim { "Or drop it here. 32 MiB at most; " code { "kiln recipes create --from" } " takes more." }
                 label for="recipe-name" { "Name (empty: that of the file)" }
                 input #recipe-name name="name" maxlength="255";
@@ -105,14 +111,20 @@ pub(super) async fn upload(
         Ok(sent) => sent,
         Err(refused) => return refused.page(&viewer),
     };
-    let archive = Bytes::from(sent.archive);
-    let bytes = archive.clone();
-    let look = {
+    let (bytes, file) = (sent.archive, sent.file.clone());
+    let looked = {
         let _turn = LOOKS.acquire().await;
-        tokio::task::spawn_blocking(move || Look::into(&bytes)).await
+        tokio::task::spawn_blocking(move || {
+            let bytes = recipe::as_tar(bytes, &file, &Look::limits())?;
+            let look = Look::into(&bytes, &file, &Look::limits())?;
+            Ok((Bytes::from(bytes), look))
+        })
+        .await
     };
-    let Ok(look) = look else {
-        return Refused::Wrong("The archive cannot be looked into.", "").page(&viewer);
+    let (archive, look) = match looked {
+        Ok(Ok(looked)) => looked,
+        Ok(Err(failure)) => return Refused::Archive(Box::new(failure)).page(&viewer),
+        Err(_) => return Refused::Wrong("The archive cannot be looked into.", "").page(&viewer),
     };
     let archs = match sent.arch.parse::<Arch>() {
         Ok(arch) => vec![arch],
@@ -125,20 +137,16 @@ pub(super) async fn upload(
         Some(distribution) => Some(distribution),
         None => look.distribution,
     };
-    let refused = match (look.has_description, archs.is_empty(), distribution) {
-        (false, ..) => Refused::Wrong(
-            "There is no config.xml at the top of this archive, or it cannot be unpacked.",
-            "A kiwi-ng recipe is a directory with a config.xml; pack what is in it, or that directory.",
-        ),
-        (_, true, _) => Refused::Wrong(
+    let refused = match (archs.is_empty(), distribution) {
+        (true, _) => Refused::Wrong(
             "The recipe does not say for which architecture it is.",
             "Choose one, or give <preferences> an attribute arch.",
         ),
-        (.., None) => Refused::Wrong(
+        (_, None) => Refused::Wrong(
             "The package manager of the recipe says nothing about its distribution.",
             "Choose one.",
         ),
-        (true, false, Some(distribution)) => {
+        (false, Some(distribution)) => {
             let name = if sent.name.is_empty() {
                 stem(&sent.file)
             } else {
@@ -325,15 +333,10 @@ async fn receive(mut form: Multipart, viewer: &Viewer, room: &mut impl Room) -> 
     Ok(sent)
 }
 
-/// The name of a file without what says how it is packed.
+/// The name of a recipe by that of its file.
 fn stem(file: &str) -> &str {
-    let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
-    let first = name.split_once(".tar").map_or(name, |(stem, _)| stem);
-    let stem = first
-        .strip_suffix(".tgz")
-        .or_else(|| first.strip_suffix(".txz"))
-        .unwrap_or(first);
-    if stem.is_empty() { "recipe" } else { stem }
+    let name = recipe::stem(file.rsplit(['/', '\\']).next().unwrap_or(file));
+    if name.is_empty() { "recipe" } else { name }
 }
 
 impl Refused {
@@ -356,11 +359,16 @@ impl Refused {
                 "Try again later.",
             ),
             Self::Wrong(why, hint) => (StatusCode::UNPROCESSABLE_ENTITY, *why, *hint),
+            Self::Archive(failure) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                failure.detail.as_str(),
+                failure.hint.as_deref().unwrap_or_default(),
+            ),
         };
         let body = html! {
             h1 { "Nothing was added" }
-            p.note.bad role="alert" { (why) }
-            @if !hint.is_empty() { p { "Hint: " (hint) } }
+            p.note.bad role="alert" { (shown(why)) }
+            @if !hint.is_empty() { p { "Hint: " (shown(hint)) } }
             p { "The browser's way back leads to what you chose." }
         };
         (
@@ -381,6 +389,7 @@ mod tests {
             ("compute.tar.gz", "compute"),
             ("C:\\recipes\\compute-24.11.tgz", "compute-24.11"),
             ("../../etc/x.tar", "x"),
+            ("compute.zip", "compute"),
             (".tar.gz", "recipe"),
             ("", "recipe"),
         ] {

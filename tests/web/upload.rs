@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::browser::{Browser, no_browser};
 use crate::support::{
+    archive::Archive,
     serve::{Server, send},
     source_dir,
 };
@@ -23,7 +24,7 @@ fn parts(parts: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 fn archive(name: &str) -> Vec<u8> {
-    pack(&source_dir().join("recipes").join(name)).unwrap()
+    pack(&source_dir().join("recipes").join(name)).unwrap().bytes
 }
 
 #[test(threads = 2)]
@@ -89,6 +90,7 @@ async fn forms_with_anything_but_a_recipe_add_nothing() {
     let token = ("name=\"form_token\"", token.as_bytes());
     let given = archive("debian-minimal");
     let file = "name=\"archive\"; filename=\"r.tar.gz\"";
+    let no_recipe = fs_err::read(Archive::empty().file("README", b"x").made().path).unwrap();
     let large = vec![0; (32 << 20) + 1];
     let long = vec![b'x'; 5000];
     let plain = ("name=\"distribution\"", &b"debian"[..]);
@@ -107,7 +109,8 @@ async fn forms_with_anything_but_a_recipe_add_nothing() {
             parts(&[("name=\"form_token\"", b"x"), (file, &given)]),
         ),
         ("no file", 422, "no archive", parts(&[token])),
-        ("no archive", 422, "no config.xml", parts(&[token, (file, b"<html>")])),
+        ("no archive", 422, "not an archive", parts(&[token, (file, b"<html>")])),
+        ("no recipe", 422, "no config.xml", parts(&[token, (file, &no_recipe)])),
         (
             "no architecture",
             422,

@@ -3,7 +3,7 @@
 
 use std::{io, path::Path};
 
-use kiln_records::{ChangeKind, Code, Failure, ShellTime, ShellWish, protocol::ChangeSource};
+use kiln_records::{ChangeKind, Code, Failure, ShellTime, ShellWish, archive::Limits, protocol::ChangeSource};
 use tokio::process::Command;
 
 use super::Customizing;
@@ -88,7 +88,7 @@ impl Customizing<'_> {
             if into.exists() {
                 fs_err::remove_dir_all(&into).map_err(failed)?;
             }
-            unpack::unpack(&from, &into, &unpack::Limits::default()).map(drop)
+            unpack::unpack(&from, &into, &Limits::default()).map(drop)
         })
         .await?;
         let login = LocalLogin::make().await?;

@@ -280,7 +280,13 @@ fn listed_files_must_be_in_the_recipe() {
     let recipe = Recipe::new(&[]);
     fs_err::write(recipe.path().join("binary"), b"\xff\xfe").unwrap();
     recipe.write(LIST_FILE, "template_files: [binary]");
-    assert_eq!(recipe.render(&[]).unwrap_err().code, Code::TemplateFailed);
+    let failure = recipe.render(&[]).unwrap_err();
+    assert_eq!(failure.code, Code::TemplateFailed);
+    assert!(failure.detail.contains("binary"), "{failure}");
+    let part = b"<?xml version='1.0' encoding='iso-8859-1'?><image name='\xfc{{ A }}'/>";
+    fs_err::write(recipe.path().join("binary"), part).unwrap();
+    recipe.render(&[("A", "1")]).unwrap();
+    assert!(recipe.text("binary").ends_with("<image name='ü1'/>"));
 }
 
 #[test]

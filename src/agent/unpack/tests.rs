@@ -3,6 +3,12 @@ use std::{os::unix::fs::MetadataExt, path::Component};
 use proptest::prelude::*;
 use tar::{Builder, Header};
 
+use kiln_records::{
+    archive::{check_target, clean},
+    compression::Compression,
+};
+use tar::EntryType;
+
 use super::*;
 use crate::packing;
 
@@ -60,13 +66,13 @@ impl Place {
         self.dir.path().join("recipe")
     }
 
-    fn unpack_with(&self, archive: &[u8], limits: &Limits) -> Result<Unpacked, Failure> {
+    fn unpack_with(&self, archive: &[u8], limits: &Limits) -> Result<Contents, Failure> {
         let path = self.dir.path().join("recipe.tar");
         fs_err::write(&path, archive).unwrap();
         unpack(&path, &self.top(), limits)
     }
 
-    fn unpack(&self, entries: &[Vec<u8>]) -> Result<Unpacked, Failure> {
+    fn unpack(&self, entries: &[Vec<u8>]) -> Result<Contents, Failure> {
         self.unpack_with(&tar_of(entries), &Limits::default())
     }
 
@@ -95,7 +101,7 @@ fn every_compression_is_recognised() {
     for archive in std::iter::once(plain.clone()).chain(packed) {
         let place = Place::new();
         let unpacked = place.unpack_with(&archive, &Limits::default()).unwrap();
-        assert_eq!((unpacked.root, unpacked.entries), (place.top(), 2));
+        assert_eq!(unpacked.entries, 2);
         assert_eq!(place.text("config.xml"), "<image/>");
         assert_eq!(place.text("sub/a"), "b");
     }
@@ -117,11 +123,14 @@ fn hostile_archives_are_refused() {
         ("absolute link", vec![link("a", "/etc/passwd")]),
         ("absolute link named as the overlay", vec![link("root", "/etc")]),
         ("link outside", vec![link("a", "../x")]),
-        ("link outside from below", vec![link("d/a", "../../x")]),
-        ("link that goes down and up", vec![link("d/a", "b/../../../x")]),
+        (
+            "link outside beside the description",
+            vec![file("d/config.xml", ""), link("d/a", "../../x")],
+        ),
+        ("link that goes down and up", vec![link("a", "b/../../x")]),
         (
             "up through another link",
-            vec![link("d/e/up", "../.."), link("d/e/a", "up/../x")],
+            vec![link("d/up", ".."), link("a", "d/up/../x")],
         ),
         ("empty link", vec![link("a", "")]),
         ("write through a link", vec![link("a", "."), file("a/b", "")]),
@@ -244,7 +253,7 @@ fn what_is_no_archive_is_named() {
         (Vec::new(), Code::RecipeNotArchive),
         (vec![0; 1024], Code::RecipeNotArchive),
         (b"just text".repeat(100), Code::RecipeNotArchive),
-        (b"PK\x03\x04".repeat(200), Code::RecipeNotArchive),
+        (b"PK\x03\x04".repeat(200), Code::RecipeDamaged),
         (
             packing::pack(Compression::Gzip, &b"text".repeat(300)),
             Code::RecipeNotArchive,
@@ -279,14 +288,17 @@ fn a_truncated_compressed_archive_is_damaged() {
 
 #[test]
 fn a_single_top_directory_is_the_recipe() {
-    let place = Place::new();
-    let unpacked = place
-        .unpack(&[dir("my-recipe/"), file("my-recipe/config.xml", "x")])
-        .unwrap();
-    assert_eq!(unpacked.root, place.top().join("my-recipe"));
-    let place = Place::new();
-    let unpacked = place.unpack(&[file("config.xml", "x"), dir("root")]).unwrap();
-    assert_eq!(unpacked.root, place.top());
+    for (entries, expected) in [
+        (vec![dir("my-recipe/"), file("my-recipe/config.xml", "x")], "my-recipe"),
+        (vec![file("config.xml", "x"), dir("root")], ""),
+        (
+            vec![file("README", "x"), file("._my", "x"), file("my/a.kiwi", "x")],
+            "my",
+        ),
+    ] {
+        let unpacked = Place::new().unpack(&entries).unwrap();
+        assert_eq!(unpacked.description.unwrap().dir, Path::new(expected));
+    }
 }
 
 #[test]
@@ -324,6 +336,59 @@ fn permissions_times_and_links_are_kept() {
     assert!(found("old").is_symlink());
     assert_eq!(place.text("again"), "a file now");
     assert_eq!(place.text("twice"), "2");
+}
+
+#[test]
+fn links_of_an_overlay_keep_their_texts() {
+    let place = Place::new();
+    let links = [
+        ("root/a", "/etc/passwd"),
+        ("root/etc/b", "v1/../v1/c"),
+        ("profile/c", "../../../../x"),
+        ("root/d", "./x//y/"),
+    ];
+    let mut entries = vec![file("config.xml", "x")];
+    entries.extend(links.map(|(at, target)| link(at, target)));
+    place.unpack(&entries).unwrap();
+    for (at, target) in links {
+        let found = fs_err::read_link(place.top().join(at)).unwrap();
+        assert_eq!(found.as_os_str(), target);
+    }
+    // What follows such a link is refused, in whatever order it comes.
+    for entries in [
+        vec![link("root/a", "/tmp"), file("root/a/evil", "x")],
+        vec![file("root/a/evil", "x"), link("root/a", "/tmp")],
+        vec![link("root/a", "/tmp"), hard_link("root/b", "root/a")],
+    ] {
+        let place = Place::new();
+        assert_eq!(place.unpack(&entries).unwrap_err().code, Code::RecipeUnsafe);
+        place.nothing_escaped();
+    }
+}
+
+#[test]
+fn zeros_become_holes_and_nothing_else_changes() {
+    let mut content = vec![0_u8; 300_000];
+    content[70_000] = 1;
+    let place = Place::new();
+    let sizes = [0, 1, 65_536, 65_537, 131_072, 300_000];
+    let entries: Vec<_> = sizes
+        .iter()
+        .map(|size| {
+            raw(
+                EntryType::Regular,
+                format!("f{size}").as_bytes(),
+                b"",
+                0o644,
+                &content[..*size],
+            )
+        })
+        .collect();
+    place.unpack(&entries).unwrap();
+    for size in sizes {
+        let unpacked = fs_err::read(place.top().join(format!("f{size}"))).unwrap();
+        assert!(unpacked == content[..size], "{size}");
+    }
 }
 
 #[test]
@@ -402,7 +467,7 @@ proptest! {
         let place = Place::new();
         let mut entries = vec![file("a/b/file", ""), file("b/a/file", ""), dir("a/a"), dir("b/b")];
         let before = entries.len();
-        entries.extend(links.iter().filter(|(at, target)| check_target(Path::new(at), target.as_bytes()).is_ok())
+        entries.extend(links.iter().filter(|(at, target)| check_target(Path::new(at), Path::new(target)).is_ok())
             .map(|(at, target)| link(at, target)));
         prop_assume!(entries.len() > before);
         place.unpack(&entries).unwrap();

@@ -1,24 +1,26 @@
 //! Looks into the archive of a recipe for what its record should say: architectures, distribution, the values that its
 //! templates ask for. Pure: no I/O.
 //!
-//! A look is a suggestion. What cannot be read is not known here, and refused later, in the sandbox, where archives are
-//! unpacked.
+//! What a look tells is a suggestion. An archive that no sandbox would unpack is refused.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Read,
+    fmt::Display,
+    io::{Cursor, Read},
     path::{Component, Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use kiln_records::{LinuxDistribution, arch::Arch, compression::Compression};
+use kiln_records::{
+    Failure, LinuxDistribution,
+    arch::Arch,
+    archive::{self, Contents, Kind, Limits},
+    description, xml_text,
+};
 use minijinja::Environment;
 use serde::Deserialize;
 
 use super::declared_archs;
-
-/// How much of an archive, unpacked, is searched.
-const LARGEST_LOOK: u64 = 256 << 20;
 
 /// The most bytes of all files of an archive that are looked at together. Of what is larger nothing is known.
 const LARGEST_FILES: u64 = 4 << 20;
@@ -42,8 +44,6 @@ const LIST_FILE: &str = ".ims_recipe_template.yaml";
 /// What an archive says of itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Whether there is a description, `config.xml`, at its top or one directory below.
-    pub has_description: bool,
     /// The architectures that the description is limited to.
     pub archs: Vec<Arch>,
     /// The distribution, by the package manager and the repositories.
@@ -53,39 +53,42 @@ pub struct Look {
 }
 
 impl Look {
-    /// Looks into an archive.
-    pub fn into(bytes: &[u8]) -> Self {
-        let wanted = |path: &Path| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            depth(path) <= 2 && matches!(name, Some("config.xml" | LIST_FILE))
-        };
-        let files = files_of(bytes, wanted).unwrap_or_default();
-        let named = |name: &str| files.iter().find(|(path, _)| path.ends_with(name));
-        let Some((_, description)) = named("config.xml") else {
-            return Self::default();
-        };
-        Self {
-            variables: named(LIST_FILE).map_or_else(BTreeSet::new, |(path, list)| {
-                let top = path.parent().unwrap_or(Path::new(""));
-                variables(bytes, top, list)
-            }),
-            ..Self::at(description)
+    /// The limits of an archive that a server looks into: what is beyond them is not read, since many may ask for it.
+    pub fn limits() -> Limits {
+        Limits {
+            bytes: 256 << 20,
+            in_part: true,
+            ..Limits::default()
         }
     }
 
-    /// Looks at a description alone.
-    pub fn at(description: &str) -> Self {
-        Self {
-            has_description: true,
-            archs: declared_archs(description),
-            distribution: distribution(description),
-            variables: BTreeSet::new(),
-        }
+    /// Looks into an archive, which is called as it is `shown`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`archive::read`], and `recipe_config_missing`.
+    pub fn into(bytes: &[u8], shown: impl Display, limits: &Limits) -> Result<Self, Failure> {
+        let may_be_wanted = |path: &Path| {
+            let depth = path.components().count();
+            depth <= 3 && (description::may_be(path) || path.ends_with(LIST_FILE))
+        };
+        let (contents, files) = files_of(bytes, shown, limits, may_be_wanted)?;
+        let place = contents.description?;
+        let described = files.get(&place.path());
+        let decoded = described.and_then(|bytes| xml_text::decode(bytes).ok());
+        let description = decoded.map(|decoded| decoded.text).unwrap_or_default();
+        let list = files.get(&place.dir.join(LIST_FILE));
+        let list = list.and_then(|list| std::str::from_utf8(list).ok());
+        Ok(Self {
+            archs: declared_archs(&description),
+            distribution: distribution(&description),
+            variables: list.map_or_else(BTreeSet::new, |list| variables(bytes, &place.dir, list, limits)),
+        })
     }
 }
 
 /// The names of variables in the listed templates.
-fn variables(bytes: &[u8], top: &Path, list: &str) -> BTreeSet<String> {
+fn variables(bytes: &[u8], top: &Path, list: &str, limits: &Limits) -> BTreeSet<String> {
     #[derive(Deserialize)]
     struct List {
         template_files: Option<Vec<PathBuf>>,
@@ -93,14 +96,18 @@ fn variables(bytes: &[u8], top: &Path, list: &str) -> BTreeSet<String> {
     let list: Option<List> = serde_saphyr::from_str(list).ok();
     let listed = list.and_then(|list| list.template_files).unwrap_or_default();
     let listed: BTreeSet<_> = listed.iter().map(|path| plain(&top.join(path))).collect();
-    let mut files = files_of(bytes, |path| listed.contains(path)).unwrap_or_default();
+    let Ok((_, mut files)) = files_of(bytes, "", limits, |path| listed.contains(path)) else {
+        return BTreeSet::new();
+    };
     files.retain(|_, text| text.len() <= LARGEST_TEMPLATE);
     let looking = std::thread::Builder::new().stack_size(STACK).spawn(move || {
         let environment = Environment::new();
         let mut found = BTreeSet::new();
         let begun = Instant::now();
-        for text in files.values().take_while(|_| begun.elapsed() < LONGEST_LOOK) {
-            if let Ok(template) = environment.template_from_str(text) {
+        for bytes in files.values().take_while(|_| begun.elapsed() < LONGEST_LOOK) {
+            if let Ok(text) = xml_text::decode(bytes)
+                && let Ok(template) = environment.template_from_str(&text.text)
+            {
                 found.extend(template.undeclared_variables(false));
             }
         }
@@ -109,39 +116,30 @@ fn variables(bytes: &[u8], top: &Path, list: &str) -> BTreeSet<String> {
     looking.ok().and_then(|looking| looking.join().ok()).unwrap_or_default()
 }
 
-/// The text files of an archive that are wanted, by their paths without `.`.
-fn files_of(bytes: &[u8], wanted: impl Fn(&Path) -> bool) -> Option<BTreeMap<PathBuf, String>> {
-    let reader: Box<dyn Read> = match Compression::detect(bytes) {
-        Some(packed) => packed.reader(bytes).ok()?,
-        None => Box::new(bytes),
-    };
-    let mut archive = tar::Archive::new(reader.take(LARGEST_LOOK));
+/// What is read of an archive, and the files of it that are wanted, by their paths.
+fn files_of(
+    bytes: &[u8],
+    shown: impl Display,
+    limits: &Limits,
+    wanted: impl Fn(&Path) -> bool,
+) -> Result<(Contents, BTreeMap<PathBuf, Vec<u8>>), Failure> {
     let (mut files, mut left) = (BTreeMap::new(), LARGEST_FILES);
-    for entry in archive.entries().ok()? {
-        // What was found before the damage is known.
-        let Ok(mut entry) = entry else { break };
-        let Ok(path) = entry.path().map(|path| plain(&path)) else {
-            continue;
-        };
-        let size = entry.size();
-        if size <= left && wanted(&path) && !files.contains_key(&path) {
-            let mut text = String::new();
-            left -= size;
-            if entry.by_ref().take(size).read_to_string(&mut text).is_ok() {
-                files.insert(path, text);
-            }
+    let contents = archive::read(Cursor::new(bytes), shown, limits, &mut |entry, content| {
+        if entry.kind == Kind::File && entry.size <= left && wanted(&entry.path) {
+            let mut file = Vec::new();
+            // A fault of the archive is told by its reader.
+            let _ = content.take(entry.size).read_to_end(&mut file);
+            left -= file.len() as u64;
+            files.insert(entry.path.clone(), file);
         }
-    }
-    Some(files)
+        Ok(())
+    })?;
+    Ok((contents, files))
 }
 
 fn plain(path: &Path) -> PathBuf {
     let parts = path.components();
     parts.filter(|part| matches!(part, Component::Normal(_))).collect()
-}
-
-fn depth(path: &Path) -> usize {
-    path.components().count()
 }
 
 /// The distribution that a description builds. A template need not be XML yet, so its text is searched.
@@ -175,7 +173,13 @@ fn distribution(description: &str) -> Option<LinuxDistribution> {
 
 #[cfg(test)]
 mod tests {
+    use kiln_records::Code;
+
     use super::*;
+
+    fn look(bytes: &[u8]) -> Result<Look, Code> {
+        Look::into(bytes, "x.tar", &Look::limits()).map_err(|failure| failure.code)
+    }
 
     fn packed(files: &[(&str, &str)]) -> Vec<u8> {
         let mut archive = tar::Builder::new(Vec::new());
@@ -201,7 +205,7 @@ mod tests {
             ("r/root/etc/motd", "{% for it in them %}{{ it }}{{ hello }}{% endfor %}"),
             ("r/root/etc/other", "{{ unlisted }}"),
         ];
-        let look = Look::into(&packed(&files));
+        let look = look(&packed(&files)).unwrap();
         assert_eq!(look.archs, [Arch::Aarch64]);
         assert_eq!(look.distribution, Some(LinuxDistribution::Debian));
         let variables: Vec<_> = look.variables.iter().map(String::as_str).collect();
@@ -218,8 +222,8 @@ mod tests {
             format!("{{{{ {}a }}}}", "a+".repeat(1 << 20)),
         ] {
             let text = format!("<packagemanager>apt</packagemanager>{deep}");
-            let look = Look::into(&packed(&[("config.xml", &text), (LIST_FILE, list)]));
-            assert!(look.has_description && look.variables.len() <= 2);
+            let look = look(&packed(&[("config.xml", &text), (LIST_FILE, list)])).unwrap();
+            assert!(look.variables.len() <= 2);
         }
     }
 
@@ -229,19 +233,45 @@ mod tests {
         let files: Vec<_> = ["a/config.xml", "b/config.xml", "c/config.xml"]
             .map(|path| (path, large.as_str()))
             .into();
-        assert_eq!(files_of(&packed(&files), |_| true).unwrap().len(), 1);
+        let found = files_of(&packed(&files), "", &Look::limits(), |_| true).unwrap().1;
+        assert_eq!(found.len(), 1);
     }
 
     #[test]
-    fn of_what_is_no_recipe_nothing_is_known() {
-        for bytes in [&b""[..], b"no archive", &packed(&[("a/b/c/config.xml", "<image/>")])] {
-            assert_eq!(Look::into(bytes), Look::default());
+    fn what_is_no_recipe_is_refused() {
+        let none = packed(&[("a/b/c/d.txt", "x")]);
+        for (bytes, code) in [
+            (&b""[..], Code::RecipeNotArchive),
+            (&b"no archive"[..], Code::RecipeNotArchive),
+            (&none[..], Code::RecipeConfigMissing),
+        ] {
+            assert_eq!(look(bytes), Err(code));
         }
-        let whole = packed(&[("config.xml", "<packagemanager> dnf4 </packagemanager>"), ("x", "y")]);
-        let look = Look::into(&whole[..1030]);
-        assert_eq!(
-            (look.has_description, look.distribution),
-            (true, Some(LinuxDistribution::Rhel))
-        );
+        let whole = packed(&[("a.kiwi", "<packagemanager> dnf4 </packagemanager>"), ("x", "y")]);
+        assert_eq!(look(&whole).unwrap().distribution, Some(LinuxDistribution::Rhel));
+        assert_eq!(look(&whole[..1030]), Err(Code::RecipeDamaged));
+    }
+
+    #[test]
+    fn what_is_beyond_the_limits_of_a_look_is_not_known() {
+        let zeros = "\0".repeat(200);
+        let bytes = packed(&[("config.xml", "<packagemanager>apt"), ("z", &zeros)]);
+        let limits = Limits {
+            bytes: 1200,
+            ..Look::limits()
+        };
+        let look = Look::into(&bytes, "", &limits).unwrap();
+        assert_eq!(look.distribution, Some(LinuxDistribution::Debian));
+    }
+
+    #[test]
+    fn the_description_is_read_in_its_encoding() {
+        let text = "<?xml version='1.0' encoding='utf-16'?><image name='ü'><preferences arch='aarch64'><type/></preferences></image>";
+        let wide: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(wide.len() as u64);
+        archive.append_data(&mut header, "my/z.kiwi", &wide[..]).unwrap();
+        assert_eq!(look(&archive.into_inner().unwrap()).unwrap().archs, [Arch::Aarch64]);
     }
 }

@@ -8,11 +8,12 @@ codes! {
         "the given path does not exist",
         "name a directory with a `config.xml`, or an archive of one";
     RecipeConfigMissing = "recipe_config_missing", 422, Failed, Lasting,
-        "the recipe has no `config.xml` at its top (in an archive: nor one `*.kiwi` file)",
-        "add it; an archive may have one directory around all files";
+        "the recipe has no `config.xml` and no `*.kiwi` file at its top, or several directories at its top have one; \
+         descriptions in YAML, JSON or TOML do not count",
+        "the message names what comes nearest. An archive may have one directory around the recipe, with other files beside it";
     RecipeConfigInvalid = "recipe_config_invalid", 422, Failed, Lasting,
-        "`config.xml` is not XML in UTF-8, has a DTD or entities, has a root element other than `image`, includes what is not in \
-         the recipe, or does not match kiwi's schema",
+        "the description is not XML in the encoding that it declares, has a DTD or entities, has a root element other than \
+         `image`, includes what is not in the recipe, or does not match kiwi's schema",
         "the cause has line and column, or the log shows the difference. The positions refer to the rendered \
          templates, which `--keep` leaves in `scratch/recipe`";
     ProfileUnknown = "profile_unknown", 422, Failed, Lasting,
@@ -22,20 +23,22 @@ codes! {
         "no `<type>` is in force for the architecture and the profiles; nothing of the recipe was run",
         "`--profile NAME` with a profile that has one; the message lists them";
     RecipeTooLarge = "recipe_too_large", 413, Failed, Lasting,
-        "the archive is larger than 1 GiB",
+        "the archive is larger than 1 GiB, or the directory than 4 GiB; the message names its largest file",
         "move large files into packages";
     RecipeNotArchive = "recipe_not_archive", 422, Failed, Lasting,
-        "the file is not a tar archive, or its compression is not supported",
-        "use tar, plain or with gzip, bzip2, xz or zstd; not zip";
+        "the file is not a tar archive or zip file, or is encrypted, or its compression is not supported",
+        "use tar, plain or with gzip, bzip2, xz or zstd, or zip";
     RecipeDamaged = "recipe_damaged", 422, Failed, Lasting,
         "the archive is truncated",
-        "create it again; `tar -tf` must list it to the end";
+        "create it again; `tar -tf` or `unzip -t` must read it to the end";
     RecipeUnsafe = "recipe_unsafe", 422, Failed, Lasting,
-        "an entry has an absolute path or `..`, is a device, a fifo, or a link that leaves the recipe",
-        "`tar -czf recipe.tgz -C DIRECTORY .`";
+        "an entry has an absolute path or `..`, is a device or a fifo, or is a link beside the description that leaves the \
+         recipe",
+        "`tar -czf recipe.tgz -C DIRECTORY .`; put what a link leads to in its place, as `cp -rL` does";
     RecipeBomb = "recipe_bomb", 422, Failed, Lasting,
-        "the archive unpacks to more than 4 GiB, 200 000 entries, or 200 times its own size (beyond 64 MiB)",
-        "leave generated files out";
+        "the archive unpacks to more than 4 GiB, 200 000 entries, or 200 times its own size (beyond 64 MiB, and not \
+         for a directory that Kiln packed)",
+        "leave generated files out; the message names the entry";
     RecipeMismatch = "recipe_mismatch", 502, Failed, OfStorage,
         "the recipe in S3 differs from the uploaded one",
         "build again; if it fails again, look for another writer to the recipes bucket";

@@ -6,14 +6,13 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// The longest path in bytes, as in Linux.
-const PATH_BYTES: usize = 4096;
+use super::PATH_BYTES;
 
 /// The longest name in bytes, as in Linux.
 const NAME_BYTES: usize = 255;
 
 /// An entry's name as a relative path of plain names; empty for the top itself. An error says why it is refused.
-pub(super) fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
+pub fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
     if name.contains(&0) {
         return Err("has a NUL byte in its name");
     }
@@ -33,23 +32,14 @@ pub(super) fn clean(name: &[u8]) -> Result<PathBuf, &'static str> {
     Ok(clean)
 }
 
-/// Checks that the symbolic link at `place` stays inside, even if its target leads through other links.
+/// Checks that the symbolic link at `place` stays inside, even if its target leads through other links that pass this check.
 ///
 /// `..` is allowed only at the target's beginning: from there it goes up through the real directories above the link,
-/// and every later name goes down, or through another link that passed this same check. In the overlay tree `root/`,
-/// whose files kiwi copies into the image, absolute targets are names of the image and stay unchanged. Because of
-/// them, the agent opens files of a recipe through [`inside`](crate::template::inside) only.
-pub(super) fn check_target(place: &Path, target: &[u8]) -> Result<(), &'static str> {
+/// and every later name goes down.
+pub fn check_target(place: &Path, target: &Path) -> Result<(), &'static str> {
     const OUTSIDE: &str = "is a symbolic link that leads outside the recipe";
-    if target.is_empty() || target.contains(&0) || target.len() > PATH_BYTES {
-        return Err("is a symbolic link with an impossible target");
-    }
-    let target = Path::new(OsStr::from_bytes(target));
     if target.has_root() {
-        let above = place.parent().into_iter().flat_map(Path::components);
-        // The second name counts when the archive has a single top directory.
-        let overlay = above.take(2).any(|part| part.as_os_str() == "root");
-        return if overlay { Ok(()) } else { Err(OUTSIDE) };
+        return Err(OUTSIDE);
     }
     let mut room = place.components().count().saturating_sub(1);
     let mut went_down = false;
@@ -62,4 +52,9 @@ pub(super) fn check_target(place: &Path, target: &[u8]) -> Result<(), &'static s
         }
     }
     Ok(())
+}
+
+/// A path of these bytes.
+pub(super) fn of_bytes(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
 }

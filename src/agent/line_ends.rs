@@ -1,0 +1,97 @@
+//! Looks at the first lines of a recipe's scripts for what an editor of another system put there. Reads these files only.
+
+use std::{io::Read, path::Path};
+
+use kiln_records::{Code, Failure};
+
+use super::template;
+
+/// The scripts that kiwi runs while it makes a root (kiwi 11.1.6, `defaults.py`), and `images.sh`, which Kiln runs.
+const SCRIPTS: [&str; 5] = [
+    "post_bootstrap.sh",
+    "config.sh",
+    "config-overlay.sh",
+    "config-host-overlay.sh",
+    "images.sh",
+];
+
+/// The longest first line that is looked at, in bytes; Linux itself reads less.
+const LONGEST: u64 = 4096;
+
+/// The byte order mark of UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Refuses scripts whose first line ends as in Windows: the kernel, or the shell, takes the carriage return for a part of a name.
+/// They would fail only after all packages were installed.
+///
+/// # Errors
+///
+/// `script_failed`, with the script's name.
+pub(crate) fn check(recipe: &Path, say: &dyn Fn(&str)) -> Result<(), Failure> {
+    for name in SCRIPTS {
+        // A script outside the recipe is kiwi's to refuse.
+        let Ok(path) = template::inside(recipe, name) else {
+            continue;
+        };
+        let unreadable = |error: std::io::Error| Failure::io(format!("cannot read {name}"), &error);
+        let mut head = Vec::new();
+        let file = fs_err::File::open(path).map_err(unreadable)?;
+        file.take(LONGEST).read_to_end(&mut head).map_err(unreadable)?;
+        let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        if head.len() > first.len() && first.ends_with(b"\r") {
+            let line = String::from_utf8_lossy(first);
+            return Err(Failure::new(
+                Code::ScriptFailed,
+                format!(
+                    "{name} has the line ends of Windows (CRLF), so its first line `{}` names no program",
+                    line.trim_end().escape_debug()
+                ),
+            )
+            .hint(format!(
+                "convert it: sed -i 's/\\r$//' {name}; git keeps it so by `*.sh text eol=lf` in .gitattributes"
+            )));
+        }
+        if first.strip_prefix(MARK).is_some_and(|rest| rest.starts_with(b"#!")) {
+            say(&format!(
+                "warning: {name} begins with a byte order mark, so its first line is not seen and a shell runs it: save it without the mark"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_line_ends_of_the_first_line_count() {
+        let of = |name: &str, text: &str| {
+            let recipe = tempfile::tempdir().unwrap();
+            fs_err::write(recipe.path().join(name), text).unwrap();
+            let said = std::cell::Cell::new(0);
+            let checked = check(recipe.path(), &|_| said.set(said.get() + 1));
+            (checked.map_err(|failure| failure.detail), said.get())
+        };
+        for (text, lines) in [
+            ("#!/bin/bash\necho\r\n", 0),
+            ("#!/bin/bash", 0),
+            ("", 0),
+            ("#!/bin/bash\r", 0),
+            ("\u{feff}#!/bin/bash\n", 1),
+        ] {
+            assert_eq!(of("config.sh", text), (Ok(()), lines), "{text:?}");
+        }
+        assert_eq!(of("other.sh", "#!/bin/bash\r\n").0, Ok(()));
+        for name in SCRIPTS {
+            for text in ["#!/bin/bash -e\r\nexit 0\r\n", "\u{feff}#!/bin/sh\r\n", "echo\r\n"] {
+                let (checked, _) = of(name, text);
+                let why = checked.unwrap_err();
+                assert!(
+                    why.contains(name) && why.contains("CRLF") && !why.contains("\\r"),
+                    "{why}"
+                );
+            }
+        }
+    }
+}
