@@ -79,13 +79,18 @@ impl Live {
     /// Notes that its sandbox has not started, for this reason. All clocks stand meanwhile. Returns for how long it has
     /// waited.
     pub(super) fn wait(&mut self, why: &str) -> Duration {
-        let now = Instant::now();
         let since = self.waits.as_ref().map_or(self.begun, |(since, _)| *since);
         if self.waits.as_ref().is_none_or(|(_, known)| known != why) {
             self.waits = Some((since, why.to_owned()));
         }
-        (self.heard, self.progressed, self.begun) = (now, now, now);
+        self.stand();
         since.elapsed()
+    }
+
+    /// Notes that its sandbox is being started. All clocks stand meanwhile.
+    pub(super) fn stand(&mut self) {
+        let now = Instant::now();
+        (self.heard, self.progressed, self.begun) = (now, now, now);
     }
 
     /// Notes that its sandbox runs.

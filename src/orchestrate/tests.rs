@@ -68,6 +68,8 @@ struct Place {
     lacks_toolbox: AtomicBool,
     /// Whether it answers nothing about sandboxes for now.
     hangs: AtomicBool,
+    /// Whether its sandboxes do not get started for now.
+    is_slow: AtomicBool,
     /// Whether it cannot be asked for now.
     away: AtomicBool,
     /// The way that it makes to shells, and how often it was asked for one, by port.
@@ -88,6 +90,7 @@ impl Place {
             words: Mutex::default(),
             lacks_toolbox: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
             away: AtomicBool::new(false),
             way: Mutex::new(Ok(ShellWay::Server)),
             asked_for_way: Mutex::default(),
@@ -119,6 +122,9 @@ impl Place {
 #[async_trait]
 impl Driver for Place {
     async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
+        while self.is_slow.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let mut all = self.sandboxes.lock().unwrap();
         all.insert(sandbox.job, (sandbox.clone(), SandboxState::Running));
         Ok(())
@@ -663,6 +669,33 @@ async fn a_silent_job_is_ended_by_the_clocks_of_the_process() {
         panic!("{:?}", site.state(job).await);
     };
     assert_eq!(failure.code, Code::HeartbeatLost);
+}
+
+#[tokio::test]
+async fn a_start_may_take_longer_than_an_agent_may_be_silent() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings {
+        heartbeat: Period::seconds(1),
+        silence: Period::seconds(1),
+        interruptions: 1,
+        ..WatchSettings::default()
+    });
+    let made = server.orchestrator.accept(job(), NewRun::default());
+    let job = made.await.unwrap().id;
+    server.place.is_slow.store(true, Ordering::Relaxed);
+    server.orchestrator.launch_once().await.unwrap();
+    server.orchestrator.watch_once().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.orchestrator.watch_once().await.unwrap();
+    assert!(server.orchestrator.state().starting.contains(&job));
+    server.place.is_slow.store(false, Ordering::Relaxed);
+    server.has_started(job).await;
+    server.orchestrator.watch_once().await.unwrap();
+    assert_eq!(site.state(job).await, State::Launching);
+    // From then on its agent has to be heard.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    server.orchestrator.watch_once().await.unwrap();
+    assert!(matches!(site.state(job).await, State::Failed(failure) if failure.code == Code::HeartbeatLost));
 }
 
 #[tokio::test]

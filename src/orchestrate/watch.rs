@@ -122,8 +122,15 @@ impl Orchestrator {
             None => failure,
         };
         let mut clocks = self.clocks(stored);
-        if self.state().starting.contains(&job) {
-            return Ok(None);
+        {
+            let mut state = self.state();
+            if state.starting.contains(&job) {
+                // There is no agent yet that could be heard: a toolbox may be on its way to the place, or a machine boots.
+                if let Some(live) = state.live.get_mut(&job) {
+                    live.stand();
+                }
+                return Ok(None);
+            }
         }
         // An earlier process may have started the sandbox: its agent waits for this one.
         self.doors.open(job)?;
