@@ -32,6 +32,7 @@ mod on_objects;
 mod on_settings;
 mod on_uploads;
 mod places;
+mod refusals;
 mod service;
 mod sums;
 mod uploads;

@@ -17,6 +17,7 @@ use super::{
     listing::{self, Page, Query, url_encoded},
     names::{ONLY_VERSION, require_bucket},
     on_settings::owner,
+    refusals::Refusable,
     service::Service,
 };
 
@@ -25,6 +26,7 @@ const UNCONSTRAINED: &str = "us-east-1";
 
 impl Service {
     pub(super) async fn create_bucket(&self, request: S3Request<CreateBucketInput>) -> Result<CreateBucketOutput> {
+        request.input.refuse()?;
         let bucket = request.input.bucket;
         let mut db = self.database().write().await?;
         let made = sqlx::query("INSERT INTO bucket (name, created_us) VALUES ($1, $2) ON CONFLICT DO NOTHING")

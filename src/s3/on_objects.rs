@@ -23,6 +23,7 @@ use super::{
     fault::Result,
     listing,
     names::{self, Content, NewObject, ONLY_VERSION, ObjectRecord, check_version, require_bucket, require_object},
+    refusals::Refusable,
     service::Service,
     sums::put_sums,
 };
@@ -41,6 +42,7 @@ impl Service {
         let expected = Expected::of_put(&request)?;
         let mut input = request.input;
         check_key(&input.key)?;
+        input.refuse()?;
         require_bucket(&mut *self.database().read().await?, &input.bucket).await?;
         let mut attributes = Attributes::from(&input);
         let conditions = WriteConditions {
@@ -236,6 +238,7 @@ impl Service {
     pub(super) async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> Result<CopyObjectOutput> {
         let input = request.input;
         check_key(&input.key)?;
+        input.refuse()?;
         let given = Attributes::from(&input);
         let (source_bucket, source_key) = copy_source(&input.copy_source)?;
         let replace = input

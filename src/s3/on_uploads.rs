@@ -23,6 +23,7 @@ use super::{
     names::require_bucket,
     on_buckets::spelling,
     on_objects::{check_key, copy_source},
+    refusals::Refusable,
     service::Service,
     sums::{SumsOf, put_sums, sums_of},
     uploads::{self, Promised, UploadName},
@@ -48,6 +49,7 @@ impl Service {
     ) -> Result<CreateMultipartUploadOutput> {
         let input = request.input;
         check_key(&input.key)?;
+        input.refuse()?;
         let mut attributes = Attributes::from(&input);
         let algorithm = input.checksum_algorithm.as_ref().map(ChecksumAlgorithm::as_str);
         attributes.sums_of = SumsOf::asked(input.checksum_type.as_ref(), algorithm);
@@ -73,6 +75,7 @@ impl Service {
     pub(super) async fn upload_part(&self, request: S3Request<UploadPartInput>) -> Result<UploadPartOutput> {
         let expected = Expected::of_part(&request)?;
         let mut input = request.input;
+        input.refuse()?;
         let name = upload_name!(input);
         check_part_number(input.part_number)?;
         uploads::require_open(&mut *self.database().read().await?, &name).await?;
@@ -91,6 +94,7 @@ impl Service {
         request: S3Request<UploadPartCopyInput>,
     ) -> Result<UploadPartCopyOutput> {
         let input = request.input;
+        input.refuse()?;
         let name = upload_name!(input);
         check_part_number(input.part_number)?;
         uploads::require_open(&mut *self.database().read().await?, &name).await?;
