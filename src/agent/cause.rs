@@ -33,9 +33,12 @@ const SCRIPTLET: &str = "the package's own script failed; its output precedes th
 const DRACUT: &str = "dracut could not make the initrd: check its configuration and modules in the recipe";
 const SCHEMA: &str = "check config.xml against kiwi's schema; the log shows the difference";
 
+const KEYMAP: &str =
+    "the root has no keymap of this name: add the package that has it, or remove <keytable>; config.sh can set it";
+
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 47] = [
+const TABLE: [Known; 48] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -101,13 +104,29 @@ const TABLE: [Known; 47] = [
         Code::InitrdFailed,
         DRACUT,
     ),
+    known(&["keymap", "is not installed"], Code::BuildFailed, KEYMAP),
     known(&["kiwidescriptioninvalid"], Code::RecipeConfigInvalid, SCHEMA),
     known(&["kiwischemaimporterror"], Code::RecipeConfigInvalid, SCHEMA),
 ];
 
+/// How many of a script's last lines may name why it failed. What earlier ones say did not end it.
+const LAST_WORDS: usize = 8;
+
 /// The known cause that these lines name, if any. If there are several, the first one in the table counts, with the
 /// first line that names it.
 pub fn known_cause(lines: &[String]) -> Option<Failure> {
+    cause_among(lines, |_| true)
+}
+
+/// The known cause of a script's failure that its lines name, if any. A script may go on after most failures, so only what
+/// makes everything else fail, too, counts wherever it was said.
+pub fn cause_of_script(lines: &[String]) -> Option<Failure> {
+    let is_general = |code| matches!(code, Code::DiskFull | Code::EmulatorFault | Code::OutOfMemory);
+    let last = &lines[lines.len().saturating_sub(LAST_WORDS)..];
+    cause_among(lines, is_general).or_else(|| cause_among(last, |_| true))
+}
+
+fn cause_among(lines: &[String], is_wanted: impl Fn(Code) -> bool) -> Option<Failure> {
     let pieces: Vec<(&str, String)> = lines
         .iter()
         .flat_map(|line| pieces(line))
@@ -125,7 +144,26 @@ pub fn known_cause(lines: &[String]) -> Option<Failure> {
         let line = pieces.iter().find(|(_, lower)| is_killed(lower))?;
         Some(Failure::new(Code::OutOfMemory, line.0).hint(MEMORY))
     };
-    TABLE.iter().find_map(of).or_else(killed)
+    TABLE
+        .iter()
+        .filter(|row| is_wanted(row.code))
+        .find_map(of)
+        .or_else(killed)
+}
+
+/// The first line of a text, with those that it announces by a colon.
+pub fn first_sentence(text: &str) -> String {
+    let mut sentence = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if !sentence.is_empty() {
+            sentence.push(' ');
+        }
+        sentence.push_str(line);
+        if !sentence.ends_with(':') {
+            break;
+        }
+    }
+    sentence
 }
 
 /// The last line of a tool's output, for failures without a known cause.
@@ -308,6 +346,19 @@ mod tests {
             let failure = known_cause(&lines(said)).unwrap_or_else(|| panic!("no cause in {said}"));
             assert_eq!((failure.code, failure.detail.as_str()), (code, detail), "{said}");
             assert!(failure.hint.is_some());
+        }
+    }
+
+    #[test]
+    fn a_script_fails_for_what_it_says_last() {
+        let rest = "going on\n".repeat(LAST_WORDS);
+        for (said, code) in [
+            ("E: Unable to locate package x".to_owned(), Some(Code::PackageNotFound)),
+            (format!("E: Unable to locate package x\n{rest}"), None),
+            (format!("write: No space left on device\n{rest}"), Some(Code::DiskFull)),
+        ] {
+            let failure = cause_of_script(&lines(&said));
+            assert_eq!(failure.map(|failure| failure.code), code, "{said}");
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     events::Events,
     programs::Programs,
-    watch::{self, Cause, Death, Report},
+    watch::{self, Cause, Death, Failures, Report},
 };
 
 /// The same command, run through a watcher, and the socket with the watcher's reports. Output, environment and
@@ -43,9 +43,9 @@ pub(super) fn watched(command: &Command, emulator: &Emulator) -> io::Result<(Com
 }
 
 /// Logs each death, and collects all reports until the watcher ends.
-pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<Death>, Programs)> {
+pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<Death>, Programs, Failures)> {
     tokio::spawn(async move {
-        let (mut deaths, mut programs) = (Vec::new(), Programs::default());
+        let (mut deaths, mut programs, mut failures) = (Vec::new(), Programs::default(), Failures::default());
         let mut lines = BufReader::new(reports).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             match serde_json::from_str(&line) {
@@ -54,6 +54,7 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<De
                     deaths.push(death);
                 }
                 Ok(Report::Programs(ran)) => programs.merge(ran),
+                Ok(Report::Failures(passed_on)) => failures = passed_on,
                 Ok(Report::Blind(why)) => {
                     programs.note_unwatched();
                     let text = format!("warning: crashes of the image's programs are not detected: {why}");
@@ -70,7 +71,7 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<De
                 programs.note_given_up(command);
             }
         }
-        (deaths, programs)
+        (deaths, programs, failures)
     })
 }
 
@@ -90,7 +91,13 @@ pub(super) fn fault(deaths: &[Death]) -> Option<Failure> {
         Cause::TwinUnequal(_) => "set KILN_TWINS=off for that command",
     };
     let hint = format!("its work is not done, even if the script continued; {advice}");
-    Some(Failure::new(Code::EmulatorFault, detail).hint(hint))
+    // An emulated program that dies does so without twins, too.
+    let all_emulated = deaths.iter().all(|death| matches!(death.cause, Cause::Emulated(_)));
+    Some(
+        Failure::new(Code::EmulatorFault, detail)
+            .hint(hint)
+            .beyond_twins(all_emulated),
+    )
 }
 
 fn told(death: &Death) -> String {
@@ -121,6 +128,7 @@ mod tests {
             cause: Cause::Emulated("SIGSEGV".to_owned()),
         };
         assert_eq!(fault(&[]), None);
+        assert!(!fault(&[death(7), death(8)]).unwrap().may_be_of_twins());
         let one = fault(&[death(7)]).unwrap();
         assert_eq!(
             (one.code, one.detail.as_str()),
@@ -141,6 +149,7 @@ mod tests {
             let failure = fault(&[Death { cause, ..death(7) }]).unwrap();
             assert_eq!(failure.code, Code::EmulatorFault);
             assert!(failure.detail.ends_with(told), "{failure}");
+            assert!(failure.may_be_of_twins());
         }
         assert!(
             three.starts_with(&one.detail) && three.ends_with(", and 2 more after it"),

@@ -26,7 +26,7 @@ pub async fn run(args: impl IntoIterator<Item = OsString>, events: &Events) -> R
     let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
     finished.check_own(|tool| {
         cause::known_cause(&tool.tail).unwrap_or_else(|| {
-            let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
+            let last = tool.last_words().unwrap_or("it printed nothing");
             Failure::new(Code::SquashfsFailed, format!("mksquashfs failed: {last}"))
         })
     })

@@ -18,10 +18,10 @@ use tokio::{
 };
 
 use super::{
-    deaths,
+    cause, deaths,
     events::{Events, line},
     programs::Programs,
-    watch::Death,
+    watch::{Death, Failures},
 };
 
 /// How many of a tool's last lines are kept, to find the cause of a failure.
@@ -36,6 +36,10 @@ pub struct Finished {
     pub status: ExitStatus,
     /// Its last lines, both streams mixed as they arrived.
     pub tail: Vec<String>,
+    /// What it said last to standard error; empty if it said nothing there.
+    pub last_error: String,
+    /// Whose failures were passed on while it ran, if programs ran under the emulator.
+    pub failures: Failures,
     /// Programs that died under the emulator while it ran, whether or not the tool itself failed.
     pub deaths: Vec<Death>,
     /// The programs that ran under the emulator meanwhile.
@@ -43,6 +47,18 @@ pub struct Finished {
 }
 
 impl Finished {
+    /// What it said last: to standard error, or else at all.
+    pub fn last_words(&self) -> Option<&str> {
+        let error = Some(self.last_error.as_str()).filter(|error| !error.is_empty());
+        error.or_else(|| cause::last_words(&self.tail))
+    }
+
+    /// Its exit status, or the number of the signal that ended it, with a minus.
+    pub fn status(&self) -> i32 {
+        let signal = || self.status.signal().map_or(0, |signal| -signal);
+        self.status.code().unwrap_or_else(signal)
+    }
+
     /// Checks that the tool succeeded.
     ///
     /// # Errors
@@ -109,6 +125,7 @@ pub async fn run(
     let mut out = child.stdout.take().map(Lines::new);
     let mut err = child.stderr.take().map(Lines::new);
     let mut tail = VecDeque::with_capacity(TAIL);
+    let mut last_error = String::new();
     while out.is_some() || err.is_some() {
         let (stream, text) = tokio::select! {
             text = next(&mut out) => (Stream::Stdout, text),
@@ -121,14 +138,18 @@ pub async fn run(
         if tail.len() == TAIL {
             tail.pop_front();
         }
-        tail.push_back(log::cut(text.clone()));
+        let said = log::cut(text.clone());
+        if stream == Stream::Stderr && !said.trim().is_empty() {
+            said.trim().clone_into(&mut last_error);
+        }
+        tail.push_back(said);
         events.send(line(stream, text)).await;
     }
     let status = child
         .wait()
         .await
         .map_err(|error| Failure::io(format!("lost {program}"), &error))?;
-    let (deaths, programs) = match reports {
+    let (deaths, programs, failures) = match reports {
         Some(collected) => collected.await.unwrap_or_default(),
         None => Default::default(),
     };
@@ -136,6 +157,8 @@ pub async fn run(
         program,
         status,
         tail: tail.into(),
+        last_error,
+        failures,
         deaths,
         programs,
     })

@@ -109,6 +109,22 @@ pub(super) async fn show_in(session: &Session, id: &str, lane: &Lane) -> Result<
                     {
                         lane.say(reason);
                     }
+                    if before.as_ref().is_none_or(|before| before.twins_fallback.is_none())
+                        && let Some(fallback) = &now.twins_fallback
+                    {
+                        let end = match session.without_server() {
+                            Some(_) => "Ctrl-C".to_owned(),
+                            None => format!("`kiln jobs cancel {id}`"),
+                        };
+                        lane.remark(&format!(
+                            "try {}, with native twins, failed: {}",
+                            fallback.attempt, fallback.error.detail
+                        ));
+                        lane.remark(&format!(
+                            "one of them may be the cause, so the job is tried again without them, which takes longer; {end} \
+                             keeps it at that failure"
+                        ));
+                    }
                     before = Some(now);
                 }
                 News::End => return Ok(before.map(|last| last.state)),

@@ -162,6 +162,14 @@ impl Lane {
         }
     }
 
+    /// Says something that stays on the screen.
+    pub(super) fn remark(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| self.plain(text)),
+            None => self.plain(text),
+        }
+    }
+
     /// Ends the display, with the result.
     pub(super) fn end_as(&self, how: &str) {
         let took = seconds(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX));

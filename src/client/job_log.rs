@@ -54,6 +54,25 @@ pub struct JobProgress {
     /// The progress of the step.
     #[serde(default)]
     pub progress: Option<Share>,
+    /// The attempt that failed with native twins.
+    #[serde(default)]
+    pub twins_fallback: Option<Fallback>,
+}
+
+/// An attempt that failed with native twins, after which a job is tried without.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Fallback {
+    /// Its number.
+    pub attempt: u32,
+    /// Why it failed.
+    pub error: FallbackError,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct FallbackError {
+    /// The cause.
+    pub detail: String,
 }
 
 /// A part of a whole.

@@ -45,6 +45,9 @@ pub struct Failure {
     /// The native twin that died, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twin: Option<Box<TwinPair>>,
+    /// Whether it is known that no native twin is the cause, though its code allows it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beyond_twins: bool,
 }
 
 impl Failure {
@@ -56,7 +59,20 @@ impl Failure {
             hint: None,
             step: None,
             twin: None,
+            beyond_twins: false,
         }
+    }
+
+    /// Says whether it is known that no native twin is the cause.
+    #[must_use]
+    pub fn beyond_twins(mut self, is_known: bool) -> Self {
+        self.beyond_twins = is_known;
+        self
+    }
+
+    /// Whether the cause may be that programs of the image ran as native twins, if some did.
+    pub const fn may_be_of_twins(&self) -> bool {
+        self.code.may_be_of_twins() && !self.beyond_twins
     }
 
     /// Adds advice.

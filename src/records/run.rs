@@ -599,7 +599,7 @@ impl Run {
     pub fn fall_back(&mut self, failure: &Failure) -> Result<(), Refused> {
         let had_twins = self.execs.as_ref().is_some_and(|execs| execs.twins > 0);
         let was_with_them = had_twins && self.step.is_some_and(Step::runs_the_images_programs);
-        let may_be_of_them = was_with_them && self.twins_in_force() != TwinLevel::Off && failure.code.may_be_of_twins();
+        let may_be_of_them = was_with_them && self.twins_in_force() != TwinLevel::Off && failure.may_be_of_twins();
         let attempt = self.attempt;
         let is_for_an_image = self.plan.verifies.is_none();
         self.again(may_be_of_them && is_for_an_image && self.state == State::Running)?;

@@ -95,7 +95,7 @@ fn an_image_of_rpms_names_its_repositories_too() {
     assert_eq!(counted, format!("4\n4\n4\n{}\n", foreign()));
 
     // A change that fails with twins is made without.
-    let fails = format!("[ -e /.kiln ] || exit 0; {wait}; {work}; exit 3");
+    let fails = format!("[ -e /.kiln ] || exit 0; {wait}; {work}; ls /no-such-file");
     let job = site.server.make(&["customize", &site.image, "--run", &fails]);
     site.succeeded(&job);
     let status = site.status(&job);

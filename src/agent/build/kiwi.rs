@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use kiln_records::{Code, Failure, arch::Arch, protocol::Emulator};
+use kiln_records::{Failure, arch::Arch, protocol::Emulator};
 use tokio::process::Command;
 
+use super::ended;
 use crate::{
-    cause,
     events::Events,
     process::{self, Finished},
     programs::Programs,
@@ -75,9 +75,10 @@ pub async fn prepare_root(
     kiwi.env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
     date(&mut kiwi, request.epoch);
+    ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))?;
     run(kiwi, request.emulator, programs, events)
         .await?
-        .check_own(|finished| cause(&finished.tail))?;
+        .check_own(ended::cause)?;
     run_image_script(&request, programs, events).await
 }
 
@@ -89,10 +90,9 @@ async fn run_image_script(request: &PrepareRoot<'_>, programs: &mut Programs, ev
     let mut command = Command::new("chroot");
     command.arg(request.root).args(["bash", "/image/images.sh"]);
     date(&mut command, request.epoch);
-    run(command, request.emulator, programs, events).await?.check(|script| {
-        Failure::new(Code::ScriptFailed, format!("images.sh failed: {}", script.status))
-            .hint("the script's own output precedes this line in the log")
-    })
+    run(command, request.emulator, programs, events)
+        .await?
+        .check(|script| ended::script(script, "images.sh"))
 }
 
 /// Names the date by the variable that programs agree on (reproducible-builds.org/specs/source-date-epoch).
@@ -115,64 +115,4 @@ async fn run(
     let mut finished = process::run(command, emulator, events, |_| false).await?;
     programs.merge(std::mem::take(&mut finished.programs));
     Ok(finished)
-}
-
-/// Why kiwi failed: the cause that its output names, or else its own last error.
-fn cause(said: &[String]) -> Failure {
-    if let Some(known) = cause::known_cause(said) {
-        return known;
-    }
-    let error = said.iter().rposition(|line| line.starts_with("[ ERROR"));
-    let error = error.map(|at| match (cause::text_of(&said[at]), said.get(at + 1)) {
-        // Only the error's name is in its line.
-        (name, Some(text)) if name.ends_with(':') && !name.contains(' ') => format!("{name} {text}"),
-        (text, _) => text.to_owned(),
-    });
-    let Some(error) = error.or_else(|| cause::last_words(said).map(str::to_owned)) else {
-        return Failure::new(Code::BuildFailed, "kiwi failed without a message");
-    };
-    if ["config.sh", "images.sh"].iter().any(|script| error.contains(script)) {
-        return Failure::new(Code::ScriptFailed, error).hint("the script's own output precedes this line in the log");
-    }
-    Failure::new(Code::BuildFailed, format!("kiwi: {error}")).hint("the log has the whole output of kiwi")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn failure(text: &str) -> (Code, String) {
-        let said: Vec<String> = text.lines().map(str::to_owned).collect();
-        let failure = cause(&said);
-        (failure.code, failure.detail)
-    }
-
-    #[test]
-    fn an_unknown_cause_is_kiwis_own_error() {
-        for (said, code, detail) in [
-            (
-                "[ ERROR   ]: 07:40:20 | KiwiRuntimeError: something new\nthe end\n",
-                Code::BuildFailed,
-                "kiwi: KiwiRuntimeError: something new",
-            ),
-            (
-                "[ ERROR   ]: 07:40:20 | KiwiPackagesDeletePhaseFailed: \nSystem package deletion failed: why\nFurther details\n",
-                Code::BuildFailed,
-                "kiwi: KiwiPackagesDeletePhaseFailed: System package deletion failed: why",
-            ),
-            (
-                "[ ERROR   ]: 07:40:20 | KiwiScriptFailed: config.sh failed:\n",
-                Code::ScriptFailed,
-                "KiwiScriptFailed: config.sh failed:",
-            ),
-            (
-                "Traceback:\nTypeError: oops\n\n",
-                Code::BuildFailed,
-                "kiwi: TypeError: oops",
-            ),
-            ("", Code::BuildFailed, "kiwi failed without a message"),
-        ] {
-            assert_eq!(failure(said), (code, detail.to_owned()));
-        }
-    }
 }

@@ -8,6 +8,7 @@ use tokio::process::Command;
 
 use super::Customizing;
 use crate::{
+    build::ended,
     cause, fetch,
     process::{self, Finished, blocking},
     programs::Programs,
@@ -124,19 +125,21 @@ fn executable(path: &Path) -> io::Result<()> {
 }
 
 fn failed(change: &ChangeSource, tool: &Finished) -> Failure {
-    if let Some(known) = cause::known_cause(&tool.tail) {
-        return known;
-    }
-    let how = match tool.status.code() {
-        Some(code) => format!("ended with code {code}"),
-        None => format!("was ended: {}", tool.status),
-    };
-    let last = cause::last_words(&tool.tail)
-        .map(|line| format!("; its last line: {line}"))
-        .unwrap_or_default();
-    Failure::new(
-        Code::ChangeFailed,
-        format!("{} `{}` {how}{last}", change.kind.name(), change.name),
-    )
-    .hint("its output precedes this line in the log; the base image is unchanged")
+    let failure = cause::cause_of_script(&tool.tail).unwrap_or_else(|| {
+        let how = match tool.status.code() {
+            Some(code) => format!("ended with code {code}"),
+            None => format!("was ended: {}", tool.status),
+        };
+        let last = tool.last_words().map(|line| format!("; its last line: {line}"));
+        let last = last.unwrap_or_default();
+        Failure::new(
+            Code::ChangeFailed,
+            format!("{} `{}` {how}{last}", change.kind.name(), change.name),
+        )
+        .hint("its output precedes this line in the log; the base image is unchanged")
+    });
+    // A playbook's programs are not ansible's children.
+    let own = tool.failures.own.filter(|_| change.kind != ChangeKind::Ansible);
+    let cleared = own.is_some_and(|own| ended::is_cleared(own, failure.code));
+    failure.beyond_twins(cleared)
 }

@@ -77,11 +77,8 @@ async fn devices(base: &Path) -> Result<Vec<Device>, Failure> {
     let listed = command.kill_on_drop(true).output().await;
     let listed = listed.map_err(|error| Failure::io("cannot run unsquashfs", &error))?;
     if !listed.status.success() {
-        let said: Vec<String> = String::from_utf8_lossy(&listed.stderr)
-            .lines()
-            .map(str::to_owned)
-            .collect();
-        return Err(corrupt(&said));
+        let said = String::from_utf8_lossy(&listed.stderr);
+        return Err(corrupt(said.trim().lines().last()));
     }
     Ok(parse_devices(&String::from_utf8_lossy(&listed.stdout)))
 }
@@ -98,11 +95,12 @@ async fn unpack(base: &Path, root: &Path, devices: &[Device], events: &Events) -
     }
     command.arg(base);
     let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
-    finished.check_own(|tool| cause::known_cause(&tool.tail).unwrap_or_else(|| corrupt(&tool.tail)))
+    finished.check_own(|tool| cause::known_cause(&tool.tail).unwrap_or_else(|| corrupt(tool.last_words())))
 }
 
-fn corrupt(said: &[String]) -> Failure {
-    let last = cause::last_words(said).unwrap_or("it printed nothing");
+/// Says that the file cannot be unpacked, with the last words of unsquashfs.
+fn corrupt(last: Option<&str>) -> Failure {
+    let last = last.unwrap_or("unsquashfs said nothing");
     Failure::new(
         Code::ImageCorrupt,
         format!("the image's root file system cannot be unpacked: {last}"),

@@ -173,7 +173,7 @@ pub(super) async fn unpack(layer: &Path, offset: u64, to: &Path, events: &Events
     let finished = process::run(command, None, events, |line| parse_progress(line).is_some()).await?;
     finished.check_own(|tool| {
         cause::known_cause(&tool.tail).unwrap_or_else(|| {
-            let last = cause::last_words(&tool.tail).unwrap_or("it printed nothing");
+            let last = tool.last_words().unwrap_or("it printed nothing");
             Failure::new(Code::ImageCorrupt, format!("the layer cannot be unpacked: {last}"))
         })
     })

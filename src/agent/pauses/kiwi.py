@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import deque
 
+import kiln_ended
 from kiwi import command_process
 from kiwi.command import Command
 from kiwi.command_process import CommandIterator, PollT
@@ -129,6 +130,7 @@ class Lines(CommandIterator):
         super().__init__(command)
         self.begun = {command.output: b"", command.error: b""}
         self.lines = deque()
+        self.last = ""
 
     def __next__(self):
         while not self.lines:
@@ -151,6 +153,8 @@ class Lines(CommandIterator):
             lines.append(rest)
         for line in lines:
             text = line.decode(errors="replace")
+            if pipe is self.command.output:
+                self.last = text if text.strip() else self.last
             self.lines.append(PollT("", text) if pipe is self.command.error else PollT(text, ""))
 
 
@@ -284,4 +288,5 @@ if ADDRESS != "-":
     SystemSetup.call_post_bootstrap_script = script
     SystemPrepare.install_bootstrap = bootstrap
     SystemPrepare.install_system = system
+kiln_ended.install()
 sys.exit(main())

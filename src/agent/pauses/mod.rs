@@ -55,12 +55,12 @@ use crate::{
 /// The program that runs kiwi.
 const PROGRAM: &str = "/run/kiwi-ng";
 
-/// The programs in the sandbox, with their places: that one, its parts for functions of scripts and for what the recipe brings,
-/// and what it lets dnf and zypper run.
-const PROGRAMS: [(&str, &str); 5] = [
+/// The programs in the sandbox, with their places: that one, what it imports, and what it lets dnf and zypper run.
+const PROGRAMS: [(&str, &str); 6] = [
     (PROGRAM, include_str!("kiwi.py")),
     ("/run/kiln_functions.py", include_str!("functions.py")),
     ("/run/kiln_arrivals.py", include_str!("arrivals.py")),
+    ("/run/kiln_ended.py", include_str!("kiln_ended.py")),
     ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),
     ("/run/kiln-zypper-list.py", include_str!("zypper_list.py")),
 ];

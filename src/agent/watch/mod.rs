@@ -10,6 +10,7 @@
 //! A result that no number stands for differs between CPUs, but the CPU keeps that there was one. So the registers of
 //! each thread are looked at when it ends: a twin that had such a result was not equal to the emulated program.
 
+mod family;
 mod tracing;
 
 use std::{
@@ -35,8 +36,12 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::family::{Culprit, Failures};
+use self::{
+    family::{Family, Program},
+    tracing::{ending_status, event_message, go_on, interrupt, seize, traced, wait, was_invalid},
+};
 use super::programs::Programs;
-use tracing::{ending_signal, event_message, go_on, interrupt, seize, traced, wait, was_invalid};
 
 /// The hidden subcommand of the agent.
 pub const COMMAND: &str = "watch";
@@ -51,6 +56,9 @@ const FAULTS: [Signal; 7] = [
     Signal::SIGFPE,
     Signal::SIGSYS,
 ];
+
+/// The names of shells' files.
+const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash"];
 
 /// Longer command lines are cut.
 const LONGEST_COMMAND: usize = 200;
@@ -72,6 +80,8 @@ pub enum Report {
     Programs(Programs),
     /// Deaths cannot be watched here, for this reason; the program runs unwatched.
     Blind(String),
+    /// Whose failures were passed on; once, at the end.
+    Failures(Failures),
 }
 
 /// The end of one program.
@@ -159,6 +169,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>, twins: Twins) -> io::
         known: BTreeSet::new(),
         threaded: BTreeSet::new(),
         programs: Programs::default(),
+        family: Family::of(child.as_raw()),
     };
     if let Err(errno) = seize(child) {
         watcher.tell(&Report::Blind(format!("this kernel does not allow tracing: {errno}")));
@@ -168,6 +179,8 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>, twins: Twins) -> io::
     watcher.look_at_rest();
     let programs = std::mem::take(&mut watcher.programs);
     watcher.tell(&Report::Programs(programs));
+    let failures = watcher.family.failures();
+    watcher.tell(&Report::Failures(failures));
     ended
 }
 
@@ -196,6 +209,7 @@ struct Watcher {
     threaded: BTreeSet<i32>,
     /// The programs that have ended under the emulator.
     programs: Programs,
+    family: Family,
 }
 
 impl Watcher {
@@ -213,6 +227,8 @@ impl Watcher {
                 return Ok(libc::WEXITSTATUS(status));
             } else if pid == main && libc::WIFSIGNALED(status) {
                 return Ok(128 + libc::WTERMSIG(status));
+            } else {
+                self.family.is_gone(pid.as_raw());
             }
         }
     }
@@ -228,6 +244,7 @@ impl Watcher {
             event => {
                 match event {
                     libc::PTRACE_EVENT_CLONE => self.note_thread(pid),
+                    libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => self.note_child(pid),
                     libc::PTRACE_EVENT_EXIT => self.look_at_end(pid),
                     _ => {}
                 }
@@ -241,11 +258,41 @@ impl Watcher {
         let made = event_message(pid).and_then(|made| i32::try_from(made).ok());
         self.threaded.insert(pid.as_raw());
         self.threaded.extend(made);
+        if let Some(made) = made {
+            self.family.has_thread(pid.as_raw(), made);
+        }
+    }
+
+    /// Records that a process has started another one.
+    fn note_child(&mut self, pid: Pid) {
+        if let Some(child) = event_message(pid).and_then(|child| i32::try_from(child).ok()) {
+            self.family.has_child(pid.as_raw(), child);
+        }
+    }
+
+    /// Records with which status a thread ends.
+    fn note_status(&mut self, pid: Pid, status: i32) {
+        let thread = pid.as_raw();
+        // It may end before the word of its start has come.
+        if status != 0
+            && !self.family.knows(thread)
+            && let [Some(process), Some(parent)] = fields_of(pid, ["Tgid:", "PPid:"])
+            && process == thread
+        {
+            self.family.has_child(parent, thread);
+        }
+        let (emulator, twins) = (self.emulator, self.twins);
+        self.family.ends(thread, status, || program_of(pid, emulator, twins));
     }
 
     /// Examines a process that is about to end, while it still has its memory and files.
     fn look_at_end(&mut self, pid: Pid) {
-        let fault = ending_signal(pid).filter(|signal| FAULTS.contains(signal));
+        let status = ending_status(pid).unwrap_or(0);
+        let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+        let fault = signal.and_then(|signal| Signal::try_from(signal).ok());
+        let fault = fault.filter(|fault| FAULTS.contains(fault));
+        // As a shell has it.
+        self.note_status(pid, signal.map_or(libc::WEXITSTATUS(status), |signal| 128 + signal));
         let is_invalid = was_invalid(pid) != Some(false);
         if self.threaded.remove(&pid.as_raw()) || fault.is_some() || is_invalid {
             self.examine(pid, fault, is_invalid);
@@ -290,10 +337,7 @@ impl Watcher {
             let called = called(&of_process("cmdline"));
             self.programs.note(&called.0, process == pid.as_raw(), cpu_ns_of(pid));
             (fault.map(|fault| Cause::Emulated(signal(fault))), called)
-        // Twins are mounted where their processes see them, and not here.
-        } else if (fault.is_some() || is_invalid)
-            && file_id(format!("/proc/{pid}/root{}", self.twins.loader)) == Some(exe)
-        {
+        } else if (fault.is_some() || is_invalid) && is_twin(pid, exe, self.twins) {
             let (words, variables) = (of_process("cmdline"), of_process("environ"));
             let cause = match fault {
                 Some(fault) if fault as i32 == self.twins.given_up => Cause::TwinGaveUp,
@@ -336,11 +380,42 @@ fn file_id(path: impl AsRef<Path>) -> Option<(u64, u64)> {
 
 /// The process that a thread belongs to.
 fn process_of(thread: Pid) -> i32 {
+    let [process] = fields_of(thread, ["Tgid:"]);
+    process.unwrap_or(thread.as_raw())
+}
+
+/// Numbers that the kernel gives of a thread.
+fn fields_of<const N: usize>(thread: Pid, names: [&str; N]) -> [Option<i32>; N] {
     let status = fs_err::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-    process
-        .and_then(|number| number.trim().parse().ok())
-        .unwrap_or(thread.as_raw())
+    names.map(|name| {
+        let field = status.lines().find_map(|line| line.strip_prefix(name))?;
+        field.trim().parse().ok()
+    })
+}
+
+/// Whether the process with this file is a native twin. Twins are mounted where their processes see them, and not here.
+fn is_twin(process: Pid, exe: (u64, u64), twins: Twins) -> bool {
+    file_id(format!("/proc/{process}/root{}", twins.loader)) == Some(exe)
+}
+
+/// The program of a process that is about to end.
+fn program_of(process: Pid, emulator: Option<(u64, u64)>, twins: Twins) -> Program {
+    let of_process = |name: &str| fs_err::read(format!("/proc/{process}/{name}")).unwrap_or_default();
+    let exe = file_id(format!("/proc/{process}/exe"));
+    let (ran, path) = if exe.is_some() && exe == emulator {
+        (Culprit::Emulated, called(&of_process("cmdline")).0)
+    } else if exe.is_some_and(|exe| is_twin(process, exe, twins)) {
+        let (words, variables) = (of_process("cmdline"), of_process("environ"));
+        (Culprit::Twin, called_as_twin(twins, &words, &variables).0)
+    } else {
+        let exe = fs_err::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
+        (Culprit::Outside, exe.to_string_lossy().into_owned())
+    };
+    let name = path.rsplit('/').next().unwrap_or_default();
+    Program {
+        ran,
+        is_shell: SHELLS.contains(&name),
+    }
 }
 
 /// CPU time of a thread in nanoseconds, including the time before its last exec.

@@ -7,7 +7,6 @@ use std::mem::size_of_val;
 use nix::{
     errno::Errno,
     libc,
-    sys::signal::Signal,
     unistd::{Pid, getpid},
 };
 
@@ -68,11 +67,9 @@ pub(super) fn event_message(pid: Pid) -> Option<libc::c_ulong> {
     (done == 0).then_some(message)
 }
 
-/// The signal that ends a process which stopped on its way out.
-pub(super) fn ending_signal(pid: Pid) -> Option<Signal> {
-    let status = i32::try_from(event_message(pid)?).ok()?;
-    let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))?;
-    Signal::try_from(signal).ok()
+/// The status with which a process ends that stopped on its way out, as wait(2) has it.
+pub(super) fn ending_status(pid: Pid) -> Option<i32> {
+    i32::try_from(event_message(pid)?).ok()
 }
 
 /// Whether an operation of a stopped thread was invalid, since its program began: it had a result that no number stands

@@ -220,6 +220,7 @@ impl From<Failure> for JobError {
             hint,
             step,
             twin: _,
+            beyond_twins: _,
         } = failure;
         Self {
             code,

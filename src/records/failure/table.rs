@@ -89,20 +89,20 @@ codes! {
         "correct it at the given line; all values are text";
 
     ["Building", ""]
-    RepoUnreachable = "repo_unreachable", 500, Failed, OfTwins,
+    RepoUnreachable = "repo_unreachable", 500, Failed, Lasting,
         "a repository does not answer within `--repos-timeout` (500 s), refuses requests for a minute, or its name \
          cannot be resolved",
         "check the addresses in `config.xml`; the cause lists each with its answer";
-    RepoSignature = "repo_signature", 500, Failed, OfTwins,
+    RepoSignature = "repo_signature", 500, Failed, Lasting,
         "a repository is not signed, or signed with an untrusted key",
         "name the key: `<signing key=\"file:///usr/share/keyrings/…\"/>`";
-    RepoInconsistent = "repo_inconsistent", 500, Failed, OfTwins,
+    RepoInconsistent = "repo_inconsistent", 500, Failed, Lasting,
         "a repository's files do not match its index: it is being published, or a cache is stale",
         "build again";
-    PackageNotFound = "package_not_found", 500, Failed, OfTwins,
+    PackageNotFound = "package_not_found", 500, Failed, Lasting,
         "no repository has the package for this architecture",
         "check the name; the message is from the package manager";
-    UnmetDependency = "unmet_dependency", 500, Failed, OfTwins,
+    UnmetDependency = "unmet_dependency", 500, Failed, Lasting,
         "a package depends on another that no repository of the recipe has",
         "add the repository, or remove the package; the message is from the package manager";
     ScriptletFailed = "scriptlet_failed", 500, Failed, OfTwins,
