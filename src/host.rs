@@ -1,10 +1,13 @@
-//! Facts about this machine: its name, its memory, its package mirror and its trusted authorities. Reads files of the
-//! system.
+//! Facts about this machine: its name, its memory and its package mirror, and what builds trust. Reads files of the system.
+
+pub(crate) mod trust;
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
+
+pub use trust::{ca_bundle, signing_keys};
 
 /// The kernel's id of this boot.
 pub fn boot_id() -> Option<String> {
@@ -125,16 +128,6 @@ fn deb822_sources(text: &str) -> Vec<Source> {
         }
     }
     sources
-}
-
-/// The host's trusted certificate authorities, PEM.
-pub fn ca_bundle() -> Option<String> {
-    const BUNDLES: [&str; 3] = [
-        "/etc/ssl/certs/ca-certificates.crt",
-        "/etc/pki/tls/certs/ca-bundle.crt",
-        "/etc/ssl/ca-bundle.pem",
-    ];
-    BUNDLES.iter().find_map(|path| fs_err::read_to_string(path).ok())
 }
 
 /// This host's memory, in bytes.

@@ -58,6 +58,9 @@ amd64 | arm64)
     ;;
 esac
 
+# For a repository whose recipe names no key, apt accepts Debian's alone, whatever other keys there are.
+find "$root/etc/apt/trusted.gpg.d" -type f ! -name 'debian-archive-*' -delete
+
 rm -rf "$root/run/kiln" "$root"/etc/ssh/ssh_host_* "$root/etc/apt/sources.list" "$root"/etc/apt/sources.list.d/* \
     "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap" \
     "$root"/usr/share/man/* "$root"/usr/share/info/* "$root"/var/log/* "$root"/var/lib/apt/lists/* \

@@ -22,9 +22,11 @@ const FOREIGN: &str = "a script runs a program of a foreign architecture: find t
 const RESOLVE: &str = "check the repository's address and this host's name resolution";
 const REACH: &str = "check the repository's address, and that it can be reached from here";
 const GONE: &str = "the repository lacks the file: check its address, or build again if it is being published";
-const TLS: &str = "the repository's certificate is not signed by an authority that this host trusts, or has expired";
+const TLS: &str =
+    "the repository's certificate has expired, or its authority is not among those of this host and of `ca` in [trust]";
 const MIXED: &str = "the repository is being changed, or a cache is stale: build again";
-const KEY: &str = "name the key that signs the repository: <signing key=\"file:///usr/share/keyrings/…\"/>";
+const KEY: &str = "name the key that signs the repository, such as a file of the recipe: <signing key=\"this://keys/…\"/>; or put it into \
+                   `signing_keys` in [trust]";
 const PACKAGE: &str = "check the package's name, and that the recipe's repositories have it for this architecture";
 const NEEDS: &str =
     "a package depends on another that no repository of the recipe has: add the repository, or remove the package";
@@ -33,12 +35,16 @@ const SCRIPTLET: &str = "the package's own script failed; its output precedes th
 const DRACUT: &str = "dracut could not make the initrd: check its configuration and modules in the recipe";
 const SCHEMA: &str = "check config.xml against kiwi's schema; the log shows the difference";
 
+const EXPIRED: &str = "the mirror is frozen, or no longer updated: use another one, or accept its index for that repository \
+                       (docs/recipes.md, \"Frozen mirrors\")";
+const CLOCK: &str = "the clock of this host is wrong, or the mirror's; or accept its index for that repository (docs/recipes.md, \
+                     \"Frozen mirrors\")";
 const KEYMAP: &str =
     "the root has no keymap of this name: add the package that has it, or remove <keytable>; config.sh can set it";
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 48] = [
+const TABLE: [Known; 51] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -70,11 +76,14 @@ const TABLE: [Known; 48] = [
         Code::RepoInconsistent,
         MIXED,
     ),
+    known(&["release file", "is expired"], Code::RepoExpired, EXPIRED),
+    known(&["release file", "is not valid yet"], Code::RepoNotYetValid, CLOCK),
     known(&["no_pubkey"], Code::RepoSignature, KEY),
     known(&["expkeysig"], Code::RepoSignature, KEY),
     known(&["is not signed"], Code::RepoSignature, KEY),
     known(&["signature verification failed"], Code::RepoSignature, KEY),
     known(&["gpg check failed"], Code::RepoSignature, KEY),
+    known(&["gpg signature verification error"], Code::RepoSignature, KEY),
     known(&["public key for", "is not installed"], Code::RepoSignature, KEY),
     known(&["404", "not found", "http"], Code::RepoUnreachable, GONE),
     known(&["status code: 404"], Code::RepoUnreachable, GONE),
@@ -205,7 +214,19 @@ mod tests {
     }
 
     /// Real output of tools, the code, and the line with the cause.
-    const SAID: [(&str, Code, &str); 22] = [
+    const SAID: [(&str, Code, &str); 24] = [
+        (
+            "Reading package lists...\nE: Release file for http://deb.example.org/debian/dists/tiny/InRelease is expired (invalid \
+             since 7d 0h 1min 2s). Updates for this repository will not be applied.",
+            Code::RepoExpired,
+            "E: Release file for http://deb.example.org/debian/dists/tiny/InRelease is expired (invalid since 7d 0h 1min 2s). \
+             Updates for this repository will not be applied.",
+        ),
+        (
+            "E: Release file for http://deb.example.org/debian/dists/tiny/InRelease is not valid yet (invalid for another 15d 1h).",
+            Code::RepoNotYetValid,
+            "E: Release file for http://deb.example.org/debian/dists/tiny/InRelease is not valid yet (invalid for another 15d 1h).",
+        ),
         (
             "[ DEBUG   ]: 05:14:38 | system:  environment-modules : Conflicts: lmod but 8.6.19-1 is to be installed\n\
              [ ERROR   ]: 05:16:29 | KiwiInstallPhaseFailed:",

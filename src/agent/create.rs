@@ -98,6 +98,7 @@ pub async fn repos(
     }
     let timeout = Duration::from_secs(work.repos_timeout_s);
     repos::wait(&facts, http, timeout, &|line| events.say_soon(line)).await?;
+    repos::architectures::check(&facts, http, job.arch, &|line| events.say_soon(line)).await?;
     Ok(facts.has_tbz())
 }
 

@@ -1,6 +1,7 @@
 //! Runs one job, step by step. Talks to the server, and touches the job's disk space.
 
 use std::{
+    io,
     path::Path,
     time::{Duration, Instant},
 };
@@ -34,6 +35,10 @@ const SCRATCH: &str = "/scratch";
 
 /// The file in which the toolbox's programs look for certificate authorities.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// The site's authorities, which the new root trusts for a while, and its keys.
+const SITE_AUTHORITIES: &str = "/run/kiln-authorities.pem";
+const SITE_KEYS: &str = "/run/kiln-keys";
 
 /// Gets the job from the server, does it, and reports its outcome.
 ///
@@ -202,10 +207,8 @@ impl Steps<'_> {
     }
 
     async fn prepare(&self, scratch: &Path) -> Result<Prepared, Failure> {
-        if let Some(bundle) = &self.job.ca_bundle {
-            fs_err::write(CA_BUNDLE, bundle)
-                .map_err(|error| Failure::io("cannot trust the site's authorities", &error))?;
-        }
+        self.trust()
+            .map_err(|error| Failure::io("cannot trust what the site trusts", &error))?;
         kiwi::prepare_package_managers(self.job.arch)?;
         let emulator = if let Some(emulator) = &self.job.emulator {
             Some(self.register(emulator, scratch).await?)
@@ -220,6 +223,19 @@ impl Steps<'_> {
         let http = fetch::http_client(self.job.ca_bundle.as_deref())?;
         let web = fetch::web_client(self.job.ca_bundle.as_deref())?;
         Ok(Prepared { http, web, emulator })
+    }
+
+    /// Puts the site's authorities and keys where programs of the toolbox, and what runs kiwi, look for them.
+    fn trust(&self) -> io::Result<()> {
+        if let Some(bundle) = &self.job.ca_bundle {
+            fs_err::write(CA_BUNDLE, bundle)?;
+            fs_err::write(SITE_AUTHORITIES, bundle)?;
+        }
+        fs_err::create_dir_all(SITE_KEYS)?;
+        for (number, key) in self.job.signing_keys.iter().enumerate() {
+            fs_err::write(Path::new(SITE_KEYS).join(format!("{number:03}.asc")), &key.text)?;
+        }
+        Ok(())
     }
 
     /// Registers an emulator for the image's architecture. Returns it.

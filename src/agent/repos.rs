@@ -1,6 +1,8 @@
 //! Waits for the repositories of a recipe, so that a build fails at once, and names them, when one is unavailable.
 //! Talks HTTP to the repositories.
 
+pub mod architectures;
+
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -191,6 +193,11 @@ mod tests {
 
     /// Serves answers, chosen by the request's head and number, until the test ends.
     async fn serve(answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static) -> String {
+        serve_text(answer, "").await
+    }
+
+    /// The same, with this text in each answer.
+    async fn serve_text(answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static, body: &'static str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let answer = Arc::new(answer);
@@ -203,7 +210,9 @@ mod tests {
                     let read = socket.read(&mut head).await.unwrap();
                     let head = String::from_utf8_lossy(&head[..read]).into_owned();
                     let status = answer(&head, number.fetch_add(1, Ordering::SeqCst));
-                    let text = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                    let length = body.len();
+                    let text =
+                        format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
                     socket.write_all(text.as_bytes()).await.unwrap();
                 });
             }
@@ -229,6 +238,48 @@ mod tests {
 
     fn rpm(path: &str) -> String {
         format!(r#"<repository type="rpm-md"><source path="{path}"/></repository>"#)
+    }
+
+    /// What is said of repositories for riscv64, of which the first kind has two other architectures, and the second does not say.
+    async fn architectures_of(repositories: &str) -> (Result<(), Failure>, Vec<String>) {
+        let with = "Origin: Debian\nArchitectures: amd64 arm64\nSHA256:\n";
+        let two = serve_text(|head, _| if head.contains("/Release") { 200 } else { 404 }, with).await;
+        let silent = serve(|_, _| 200).await;
+        let recipe = tempfile::tempdir().unwrap();
+        let repositories = repositories.replace("TWO", &two).replace("SILENT", &silent);
+        let text = format!(
+            r#"<image schemaversion="8.0" name="x"><preferences><packagemanager>apt</packagemanager></preferences>
+               {repositories}</image>"#
+        );
+        fs_err::write(recipe.path().join("config.xml"), text).unwrap();
+        let config = kiwi_config::read(recipe.path(), Arch::Riscv64).unwrap();
+        let said = Mutex::new(Vec::new());
+        let say = |line: &str| said.lock().unwrap().push(line.to_owned());
+        let client = crate::fetch::http_client(None).unwrap();
+        let checked = architectures::check(&config, &client, Arch::Riscv64, &say).await;
+        (checked, said.into_inner().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_release_without_the_architecture_is_told_before_the_build() {
+        let deb = |name: &str| {
+            format!(
+                r#"<repository type="apt-deb" distribution="x" components="main"><source path="{name}/d"/></repository>"#
+            )
+        };
+        let (checked, said) = architectures_of(&deb("TWO")).await;
+        let failure = checked.unwrap_err();
+        assert_eq!((failure.code, said.len()), (Code::RepoWithoutArch, 0));
+        assert!(
+            failure.detail.contains("for riscv64: ") && failure.detail.ends_with("has amd64, arm64"),
+            "{failure}"
+        );
+        let (checked, said) = architectures_of(&(deb("TWO") + &deb("SILENT"))).await;
+        checked.unwrap();
+        assert!(said.len() == 1 && said[0].starts_with("warning: "), "{said:?}");
+        let (checked, said) = architectures_of(&deb("SILENT")).await;
+        checked.unwrap();
+        assert!(said.is_empty(), "{said:?}");
     }
 
     #[tokio::test]

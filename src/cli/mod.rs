@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use kiln_records::Failure;
 
-use crate::config::Config;
+use crate::{config::Config, host};
 use printer::Printer;
 
 mod artifacts;
@@ -227,7 +227,10 @@ fn command() -> clap::Command {
 }
 
 async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failure> {
-    let config = || Config::load(arguments.config.as_deref(), arguments.data_dir.clone());
+    let config = || {
+        Config::load(arguments.config.as_deref(), arguments.data_dir.clone())
+            .inspect(|config| host::trust::use_settings(&config.trust))
+    };
     let outcome = match arguments.command {
         Command::Build(command) => command.run(&config()?, printer).await,
         Command::Lock(command) => command.run(&config, printer).await,

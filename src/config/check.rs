@@ -55,6 +55,7 @@ impl Config {
         self.check_trusted_listener(&mut problems);
         self.check_metrics(&mut problems);
         self.check_signing(&mut problems);
+        self.check_trust(&mut problems);
         self.check_oidc(&mut problems);
         self.check_traces(&mut problems);
         self.check_limits(&mut problems);

@@ -13,6 +13,7 @@ use super::{
         StoreSettings, TraceSettings, TrustedListenerSettings, WatchSettings, WebhookSettings,
     },
     signing::SigningSettings,
+    trust::TrustSettings,
 };
 use crate::settings::{Key, Section};
 
@@ -38,6 +39,7 @@ pub(super) const SECTIONS: &[Section] = &[
     ShellSettings::SECTION,
     IsolationSettings::SECTION,
     NetworkSettings::SECTION,
+    TrustSettings::SECTION,
     DockerEngineSettings::SECTION,
     KubernetesSettings::SECTION,
     EmulationSettings::SECTION,

@@ -16,6 +16,7 @@ mod s3;
 mod sections;
 mod signing;
 mod source;
+mod trust;
 mod webhooks;
 
 use std::{
@@ -47,6 +48,7 @@ pub use self::{
         WatchSettings, WebhookSettings,
     },
     signing::SigningSettings,
+    trust::TrustSettings,
     webhooks::Receiver,
 };
 
@@ -67,6 +69,8 @@ pub struct Config {
     pub trusted_listener: TrustedListenerSettings,
     /// Signatures of images.
     pub signing: SigningSettings,
+    /// What builds trust.
+    pub trust: TrustSettings,
     /// The addresses of metrics.
     pub metrics: MetricsSettings,
     /// Limits on requests.
@@ -126,6 +130,7 @@ struct Values {
     server: ServerSettings,
     trusted_listener: TrustedListenerSettings,
     signing: SigningSettings,
+    trust: TrustSettings,
     metrics: MetricsSettings,
     limits: LimitSettings,
     catalogue: CatalogueSettings,
@@ -208,6 +213,7 @@ impl Config {
             server: values.server,
             trusted_listener: values.trusted_listener,
             signing: values.signing,
+            trust: values.trust,
             metrics: values.metrics,
             limits: values.limits,
             catalogue: values.catalogue,

@@ -110,6 +110,7 @@ impl Config {
             "watch" => values(&self.watch),
             "remote_build_nodes" => values(&self.remote_build_nodes),
             "signing" => values(&self.signing),
+            "trust" => values(&self.trust),
             "retention" => values(&self.retention),
             _ => None,
         }

@@ -276,6 +276,10 @@ impl Fields {
         }
         hash.add(host::apt_mirror().map_or(String::new(), |mirror| mirror.archive));
         hash.add(host::ca_bundle().unwrap_or_default());
+        // What cannot be read fails the job before it looks for a layer.
+        for key in host::signing_keys().unwrap_or_default() {
+            hash.add(key.text);
+        }
         hash.add(format!("{:?} {:?}", plan.template_mode, plan.squashfs));
         hash.add(format!(
             "{} {} {} {} {}",

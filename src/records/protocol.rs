@@ -37,7 +37,7 @@ pub use call::{
 pub use event::{Event, SandboxFacts, ShellNews, Stream, What};
 pub use job::{
     BinfmtEntry, BootFiles, ChangeSource, Compressor, Emulator, ImageWork, JobDescription, ObjectSource, RecipeSource,
-    RecipeType, RecipeWork, ShellPlan, SquashfsOptions, TemplateMode, Work,
+    RecipeType, RecipeWork, ShellPlan, SigningKey, SquashfsOptions, TemplateMode, Work,
 };
 
 mod call;

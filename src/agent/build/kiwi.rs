@@ -9,6 +9,7 @@ use tokio::process::Command;
 use super::ended;
 use crate::{
     events::Events,
+    pauses,
     process::{self, Finished},
     programs::Programs,
 };
@@ -76,9 +77,10 @@ pub async fn prepare_root(
         .env("DEBIAN_FRONTEND", "noninteractive");
     date(&mut kiwi, request.epoch);
     ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))?;
-    run(kiwi, request.emulator, programs, events)
-        .await?
-        .check_own(ended::cause)?;
+    let finished = run(kiwi, request.emulator, programs, events).await;
+    // Whatever has become of it: somebody may look at the root of a build that failed.
+    pauses::trust_the_site(request.root, false).await?;
+    finished?.check_own(ended::cause)?;
     run_image_script(&request, programs, events).await
 }
 

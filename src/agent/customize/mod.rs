@@ -7,8 +7,8 @@ pub mod rootfs;
 use std::path::PathBuf;
 
 use super::{
-    channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs, root::OpenRoot, shell,
-    twins::Twins,
+    channel::Channel, events::Events, outputs::Outputs, pauses, process::blocking, programs::Programs, root::OpenRoot,
+    shell, twins::Twins,
 };
 use kiln_records::{
     Execs, Failure,
@@ -47,6 +47,10 @@ impl Customizing<'_> {
             Ok(open) => open,
             Err(failure) => return (None, Err(failure)),
         };
+        if let Err(failure) = pauses::trust_the_site(&self.outputs.root(), true).await {
+            let closed = blocking(move || open.close()).await;
+            return (None, closed.and(Err(failure)));
+        }
         let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http, None);
         let mut programs = Programs::default();
         let outcome = self
@@ -54,8 +58,9 @@ impl Customizing<'_> {
             .await;
         // Before all remaining processes are killed: the deaths of the twins' own tools would be reported as failures.
         let (execs, outcome) = Twins::end(twins, programs, self.emulator, outcome).await;
+        let trusted = pauses::trust_the_site(&self.outputs.root(), false).await;
         let closed = blocking(move || open.close()).await;
-        (execs, closed.and(outcome))
+        (execs, closed.and(trusted).and(outcome))
     }
 
     async fn change_open(

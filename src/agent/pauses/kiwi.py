@@ -17,11 +17,14 @@ import sys
 from collections import deque
 
 import kiln_ended
+import kiln_trust
 from kiwi import command_process
 from kiwi.command import Command
 from kiwi.command_process import CommandIterator, PollT
 from kiwi.kiwi import main
 from kiwi.package_manager import apt, dnf4, zypper
+from kiwi.repository.dnf4 import RepositoryDnf4
+from kiwi.repository.zypper import RepositoryZypper
 from kiwi.system.prepare import SystemPrepare
 from kiwi.system.setup import SystemSetup
 
@@ -257,6 +260,8 @@ def system(self, manager):
             install_missing(self, manager)
         else:
             install_system(self, manager)
+        # What is kept of the root is the recipe's alone.
+        kiln_trust.take_out(self.root_dir)
         # Without that answer, nothing of the recipe's own may run.
         if ask("after") != "go on":
             raise RuntimeError("the agent does not want to go on")
@@ -289,4 +294,5 @@ if ADDRESS != "-":
     SystemPrepare.install_bootstrap = bootstrap
     SystemPrepare.install_system = system
 kiln_ended.install()
+kiln_trust.install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare)
 sys.exit(main())

@@ -56,14 +56,18 @@ use crate::{
 const PROGRAM: &str = "/run/kiwi-ng";
 
 /// The programs in the sandbox, with their places: that one, what it imports, and what it lets dnf and zypper run.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     (PROGRAM, include_str!("kiwi.py")),
     ("/run/kiln_functions.py", include_str!("functions.py")),
     ("/run/kiln_arrivals.py", include_str!("arrivals.py")),
     ("/run/kiln_ended.py", include_str!("kiln_ended.py")),
+    (TRUST, include_str!("kiln_trust.py")),
     ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),
     ("/run/kiln-zypper-list.py", include_str!("zypper_list.py")),
 ];
+
+/// What has the root trust the site.
+const TRUST: &str = "/run/kiln_trust.py";
 
 /// The socket that it asks.
 const SOCKET: &str = "/run/kiln-pauses.sock";
@@ -355,6 +359,29 @@ impl<'a> Pauses<'a> {
 pub(crate) fn kiwi_alone() -> Result<Command, Failure> {
     write_programs().map_err(|error| Failure::io("cannot write a program", &error))?;
     Ok(kiwi("-"))
+}
+
+/// Has programs in a root trust the site's authorities, which the job's preparation wrote, or no longer.
+///
+/// # Errors
+///
+/// The program cannot be run, or fails.
+pub(crate) async fn trust_the_site(root: &Path, is_wanted: bool) -> Result<(), Failure> {
+    let failed = |error: &std::io::Error| Failure::io("cannot have the root trust the site's authorities", error);
+    write_programs().map_err(|error| failed(&error))?;
+    let mut command = Command::new(PYTHON);
+    command.args([TRUST, if is_wanted { "on" } else { "off" }]).arg(root);
+    let done = command
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|error| failed(&error))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(failed(&std::io::Error::other(
+        String::from_utf8_lossy(&done.stderr).trim(),
+    )))
 }
 
 fn kiwi(address: &str) -> Command {

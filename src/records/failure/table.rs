@@ -95,10 +95,19 @@ codes! {
         "check the addresses in `config.xml`; the cause lists each with its answer";
     RepoSignature = "repo_signature", 500, Failed, Lasting,
         "a repository is not signed, or signed with an untrusted key",
-        "name the key: `<signing key=\"file:///usr/share/keyrings/…\"/>`";
+        "name the key ([recipes.md](recipes.md#signatures)), or put it into `signing_keys` in `[trust]`";
     RepoInconsistent = "repo_inconsistent", 500, Failed, Lasting,
         "a repository's files do not match its index: it is being published, or a cache is stale",
         "build again";
+    RepoExpired = "repo_expired", 500, Failed, Lasting,
+        "the index of a Debian repository is older than its signer allows: the mirror is frozen, or no longer updated",
+        "use a mirror that is updated, or accept this one ([recipes.md](recipes.md#frozen-mirrors))";
+    RepoNotYetValid = "repo_not_yet_valid", 500, Failed, Lasting,
+        "the index of a Debian repository is from the future",
+        "set the clock of the host, or accept the index ([recipes.md](recipes.md#frozen-mirrors))";
+    RepoWithoutArch = "repo_without_arch", 422, Failed, Lasting,
+        "no repository of the recipe has packages for the architecture of the job, by the indexes of all",
+        "build for another architecture, or name another release of the distribution";
     PackageNotFound = "package_not_found", 500, Failed, Lasting,
         "no repository has the package for this architecture",
         "check the name; the message is from the package manager";

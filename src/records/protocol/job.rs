@@ -52,6 +52,8 @@ pub struct JobDescription {
     pub cpus: u32,
     /// Trusted certificate authorities, PEM. The sandbox has none of its own.
     pub ca_bundle: Option<String>,
+    /// Keys of the site, whose signatures of repositories and packages the build accepts.
+    pub signing_keys: Vec<SigningKey>,
     /// The first step to do. Another attempt finished the earlier ones, and this one has its disk space. None means all
     /// steps.
     pub from: Option<Step>,
@@ -60,6 +62,15 @@ pub struct JobDescription {
     /// The size that the log of this attempt may have, in bytes, counted by [`size_of`](crate::log::size_of). The server
     /// keeps no line beyond it.
     pub log_bytes: u64,
+}
+
+/// A public key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SigningKey {
+    /// The name of its file.
+    pub name: String,
+    /// The key in ASCII armour.
+    pub text: String,
 }
 
 impl JobDescription {
