@@ -46,8 +46,9 @@ pub async fn fetch(
     let say = events.clone();
     let (recipe, newest) = blocking(move || {
         unpack::check_fetched(&archive, &source)?;
-        let unpacked = unpack::unpack(&archive, &into, &Limits::default())?;
-        for line in found::lines(&unpacked) {
+        let mut lost = unpack::Lost::default();
+        let unpacked = unpack::unpack(&archive, &into, &Limits::default(), &mut lost)?;
+        for line in found::lines(&unpacked).into_iter().chain(lost.lines()) {
             say.say_blocking(&line);
         }
         let place = unpacked.description?;

@@ -19,6 +19,9 @@ use kiln_records::{
     protocol::RecipeSource,
 };
 
+use self::attributes::Attributes;
+pub use self::attributes::Lost;
+pub(crate) use self::attributes::group_of_list;
 use super::digest;
 
 /// Checks the size and SHA-256 of a fetched archive; `recipe_mismatch` when they differ.
@@ -37,8 +40,9 @@ pub fn check_fetched(archive: &Path, source: &RecipeSource) -> Result<(), Failur
 }
 
 /// Unpacks `archive` (a zip, or tar: plain or as gzip, bzip2, xz or zstd) into the directory `into`, which is created if
-/// necessary and must be empty. Modes are taken from the archive, owners are not.
-pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Contents, Failure> {
+/// necessary and must be empty. Modes and extended attributes are taken from the archive, owners are not. What an image cannot
+/// have is added to `lost`.
+pub fn unpack(archive: &Path, into: &Path, limits: &Limits, lost: &mut Lost) -> Result<Contents, Failure> {
     let io = |error| Failure::io(format!("cannot unpack {}", archive.display()), &error);
     fs_err::create_dir_all(into).map_err(io)?;
     if fs_err::read_dir(into).map_err(io)?.next().is_some() {
@@ -48,6 +52,7 @@ pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Contents, 
         archive,
         into,
         links: BTreeMap::new(),
+        lost,
     };
     let file = File::open(archive).map_err(io)?;
     let contents = archive::read(file, archive.display(), limits, &mut |entry, content| {
@@ -62,14 +67,24 @@ struct Unpacking<'a> {
     into: &'a Path,
     /// Symbolic links to make at the end: place and target.
     links: BTreeMap<PathBuf, PathBuf>,
+    lost: &'a mut Lost,
 }
 
 impl Unpacking<'_> {
     fn entry(&mut self, entry: &Entry<'_>, content: &mut dyn Read) -> Result<(), Failure> {
         let (path, name) = (&entry.path, entry.name);
+        let attributes = Attributes::of(entry.extended);
         match &entry.kind {
-            Kind::Directory => self.make_dir(path, name, entry.mode),
-            Kind::File => self.make_file(entry, content),
+            Kind::Directory => {
+                self.make_dir(path, name, attributes.mode(entry.mode))?;
+                attributes.apply(&self.into.join(path), name, self.lost);
+                Ok(())
+            }
+            Kind::File => {
+                self.make_file(entry, attributes.mode(entry.mode), content)?;
+                attributes.apply(&self.into.join(path), name, self.lost);
+                Ok(())
+            }
             Kind::Symlink(target) => {
                 self.clear(path, name)?;
                 self.links.insert(path.clone(), target.clone());
@@ -89,12 +104,12 @@ impl Unpacking<'_> {
         fs_err::set_permissions(self.into.join(path), mode).map_err(|error| self.io(name, &error))
     }
 
-    fn make_file(&mut self, entry: &Entry<'_>, content: &mut dyn Read) -> Result<(), Failure> {
+    fn make_file(&mut self, entry: &Entry<'_>, mode: u32, content: &mut dyn Read) -> Result<(), Failure> {
         self.clear(&entry.path, entry.name)?;
         let path = self.into.join(&entry.path);
         let mut file = File::create_new(path).map_err(|error| self.io(entry.name, &error))?;
         copy(content, file.file_mut()).map_err(|error| Failure::io("cannot write a file of the recipe", &error))?;
-        file.set_permissions(Permissions::from_mode(entry.mode))
+        file.set_permissions(Permissions::from_mode(mode))
             .map_err(|error| self.io(entry.name, &error))?;
         let time = entry.modified.map(Duration::from_secs);
         if let Some(time) = time.and_then(|time| SystemTime::UNIX_EPOCH.checked_add(time)) {
@@ -192,5 +207,6 @@ fn copy(from: &mut dyn Read, to: &mut std::fs::File) -> io::Result<()> {
     }
 }
 
+mod attributes;
 #[cfg(test)]
 mod tests;

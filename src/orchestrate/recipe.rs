@@ -1,5 +1,6 @@
 //! Reads the recipe that a user names: a directory or an archive on this machine. It reads files and writes none.
 
+mod attributes;
 mod look;
 mod pack;
 

@@ -15,7 +15,7 @@ use std::{
 use rustix::fs::{lgetxattr, llistxattr, lremovexattr};
 
 use super::Finished;
-use crate::normalize::walk;
+use crate::{normalize::walk, unpack::group_of_list};
 
 /// The most bytes of all names, or of one value, in Linux.
 const LARGEST: usize = 64 << 10;
@@ -72,7 +72,7 @@ fn take(path: &Path, mode: u32, room: &mut [u8]) -> io::Result<bool> {
     for name in &lists {
         let group = if *name == ACCESS {
             let length = lgetxattr(path, *name, &mut *room)?;
-            group_of(&room[..length])
+            group_of_list(&room[..length])
         } else {
             None
         };
@@ -82,19 +82,6 @@ fn take(path: &Path, mode: u32, room: &mut [u8]) -> io::Result<bool> {
         }
     }
     Ok(!lists.is_empty())
-}
-
-/// What the owning group may do by a list in the kernel's form (Linux's `posix_acl_xattr.h`): its own rights within the mask.
-fn group_of(list: &[u8]) -> Option<u32> {
-    let (mut group, mut mask) = (None, 0o7);
-    for entry in list.get(4..)?.as_chunks::<8>().0 {
-        match (entry[0], u32::from(entry[2]) & 0o7) {
-            (0x04, rights) => group = Some(rights),
-            (0x10, rights) => mask = rights,
-            _ => {}
-        }
-    }
-    group.map(|group| group & mask)
 }
 
 #[cfg(test)]
@@ -112,13 +99,6 @@ mod tests {
             list.extend(id.to_le_bytes());
         }
         list
-    }
-
-    #[test]
-    fn a_group_keeps_its_own_rights() {
-        assert_eq!(group_of(&list(&[(1, 6), (2, 6), (4, 4), (16, 6), (32, 4)])), Some(4));
-        assert_eq!(group_of(&list(&[(1, 7), (4, 7), (8, 7), (16, 5), (32, 0)])), Some(5));
-        assert_eq!(group_of(&[2, 0]), None);
     }
 
     #[test]

@@ -89,7 +89,8 @@ impl Customizing<'_> {
             if into.exists() {
                 fs_err::remove_dir_all(&into).map_err(failed)?;
             }
-            unpack::unpack(&from, &into, &Limits::default()).map(drop)
+            // Of a playbook's files, only their contents matter.
+            unpack::unpack(&from, &into, &Limits::default(), &mut unpack::Lost::default()).map(drop)
         })
         .await?;
         let login = LocalLogin::make().await?;

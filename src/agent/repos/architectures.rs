@@ -21,7 +21,7 @@ pub async fn check(
     arch: Arch,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), Failure> {
-    if config.package_manager.as_deref() != Some("apt") {
+    if config.package_manager != "apt" {
         return Ok(());
     }
     let wanted = arch.debian();

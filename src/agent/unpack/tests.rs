@@ -69,7 +69,7 @@ impl Place {
     fn unpack_with(&self, archive: &[u8], limits: &Limits) -> Result<Contents, Failure> {
         let path = self.dir.path().join("recipe.tar");
         fs_err::write(&path, archive).unwrap();
-        unpack(&path, &self.top(), limits)
+        unpack(&path, &self.top(), limits, &mut Lost::default())
     }
 
     fn unpack(&self, entries: &[Vec<u8>]) -> Result<Contents, Failure> {
@@ -497,4 +497,58 @@ fn the_newest_file_gives_a_recipe_its_date() {
     assert_eq!(newest(&[dir("b"), dated("b/c", 3)]), 3);
     // Later than a squashfs can say, and than a file system may.
     assert_eq!(newest(&[dated("a", 1 << 32)]), u32::MAX);
+}
+
+#[test]
+fn attributes_are_kept_and_lists_are_said_once() {
+    let mut archive = Builder::new(Vec::new());
+    let list = "user::rw-,user:1:rw-,group::r--,mask::rw-,other::r--";
+    // As GNU tar writes it.
+    let lines = "user::rw-\nuser:daemon:rw-\ngroup::r--\nmask::rw-\nother::r--\n";
+    for (name, extensions) in [
+        ("config.xml", &[][..]),
+        (
+            "root/etc/noted",
+            &[
+                ("SCHILY.xattr.user.note", "kept"),
+                ("SCHILY.xattr.com.apple.quarantine", "x"),
+            ],
+        ),
+        ("root/etc/listed", &[("SCHILY.acl.access", list)]),
+        (
+            "root/etc/listed-too",
+            &[("SCHILY.acl.access", lines), ("RHT.security.selinux", "label")],
+        ),
+        ("root/etc/labelled", &[("SCHILY.xattr.security.selinux", "label")]),
+    ] {
+        archive
+            .append_pax_extensions(extensions.iter().map(|(key, value)| (*key, value.as_bytes())))
+            .unwrap();
+        let mut header = Header::new_gnu();
+        header.set_mode(0o664);
+        header.set_size(1);
+        archive.append_data(&mut header, name, &b"x"[..]).unwrap();
+    }
+    let place = Place::new();
+    let (path, mut lost) = (place.dir.path().join("attributes.tar"), Lost::default());
+    fs_err::write(&path, archive.into_inner().unwrap()).unwrap();
+    unpack(&path, &place.top(), &Limits::default(), &mut lost).unwrap();
+    let lost = lost.lines();
+    let mode = |path: &str| fs_err::metadata(place.top().join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("root/etc/noted"), 0o664);
+    assert_eq!((mode("root/etc/listed"), mode("root/etc/listed-too")), (0o644, 0o644));
+    let mut value = [0; 16];
+    let length = rustix::fs::getxattr(place.top().join("root/etc/noted"), "user.note", &mut value);
+    let has_note = length.is_ok_and(|length| value[..length] == *b"kept");
+    let says_note = lost.iter().any(|line| line.contains("the attribute user.note"));
+    // A file system may have no attributes.
+    assert_ne!(has_note, says_note, "{:?}", lost);
+    let lists: Vec<_> = lost
+        .iter()
+        .filter(|line| line.contains("access control lists"))
+        .collect();
+    assert_eq!(lists.len(), 1, "{lists:?}");
+    assert!(lists[0].contains("root/etc/listed and 1 more"), "{lists:?}");
+    assert!(lost.iter().any(|line| line.contains("labels of SELinux")), "{:?}", lost);
+    assert!(!lost.iter().any(|line| line.contains("apple")), "{:?}", lost);
 }

@@ -17,6 +17,8 @@ use kiln_records::{
 };
 use tar::{Builder, EntryType, Header};
 
+use super::attributes;
+
 /// A packed directory.
 #[derive(Debug)]
 pub struct Packed {
@@ -26,7 +28,8 @@ pub struct Packed {
     pub left_out: Vec<String>,
 }
 
-/// Packs a directory: sorted, owned by root, without times, with links as links and modes unchanged. No link is followed.
+/// Packs a directory: sorted, owned by root, without times, with links as links, and modes and extended attributes
+/// unchanged. No link is followed.
 ///
 /// # Errors
 ///
@@ -53,6 +56,9 @@ pub fn pack(dir: &Path) -> Result<Packed, Failure> {
             let mut header = Header::new_gnu();
             header.set_metadata_in_mode(&found, tar::HeaderMode::Deterministic);
             header.set_mode(found.permissions().mode() & 0o7777);
+            if kind.is_dir() || kind.is_file() {
+                attributes::append(&mut archive, &entry.path()).map_err(unreadable)?;
+            }
             if kind.is_symlink() {
                 let target = fs_err::read_link(entry.path()).map_err(unreadable)?;
                 if relative == Path::new("") && check_target(&path, &target).is_err() {

@@ -6,6 +6,7 @@
 
 mod own;
 mod paths;
+mod pax;
 mod tape;
 mod zip;
 
@@ -78,6 +79,8 @@ pub struct Entry<'a> {
     pub modified: Option<u64>,
     /// The bytes of its content, as the archive says.
     pub size: u64,
+    /// The records of its extended header, with their keys: extended attributes, among others.
+    pub extended: &'a [(String, Vec<u8>)],
 }
 
 /// What an entry is.
@@ -170,6 +173,7 @@ struct Raw<'a> {
     mode: u32,
     modified: Option<u64>,
     size: u64,
+    extended: &'a [(String, Vec<u8>)],
 }
 
 enum RawKind<'a> {
@@ -251,6 +255,7 @@ impl Walk<'_, '_> {
             mode: raw.mode & 0o7777,
             modified: raw.modified,
             size: raw.size,
+            extended: raw.extended,
         };
         let handed = if is_of_macos {
             Ok(())

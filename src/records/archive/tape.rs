@@ -1,14 +1,17 @@
 //! The format tar, plain or compressed. Works on readers: no I/O of its own.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     io::{self, BufRead, Read},
     rc::Rc,
 };
 
 use tar::{Archive, EntryType};
 
-use super::{Raw, RawKind, Walk};
+use super::{
+    Raw, RawKind, Walk,
+    pax::{Headers, records},
+};
 use crate::{Failure, compression::Compression};
 
 /// The most bytes of headers (long names, extended attributes) of one entry.
@@ -33,9 +36,11 @@ pub(super) fn read(mut archive: impl BufRead, walk: &mut Walk<'_, '_>) -> Result
         Some(compression) => compression.reader(archive).map_err(|error| walk.not_archive(error))?,
     };
     let allowance = Rc::new(Cell::new(HEADER_BYTES));
+    let headers = Rc::new(RefCell::new(Headers::default()));
     let mut archive = Archive::new(Bounded {
         reader,
         allowance: Rc::clone(&allowance),
+        headers: Rc::clone(&headers),
     });
     let mut entries = archive.entries().map_err(|error| walk.not_archive(error))?;
     while !walk.is_over {
@@ -50,6 +55,7 @@ pub(super) fn read(mut archive: impl BufRead, walk: &mut Walk<'_, '_>) -> Result
         walk.count(HEADER_BYTES - allowance.get())?;
         // What reads the content counts it.
         allowance.set(u64::MAX);
+        let extended = records(&headers.borrow_mut().take());
         let kind = entry.header().entry_type();
         if kind == EntryType::XGlobalHeader {
             continue;
@@ -70,6 +76,7 @@ pub(super) fn read(mut archive: impl BufRead, walk: &mut Walk<'_, '_>) -> Result
             mode: entry.header().mode().unwrap_or(0o644),
             modified: entry.header().mtime().ok(),
             size: entry.size(),
+            extended: &extended,
         };
         walk.entry(&raw, &mut entry)?;
     }
@@ -80,6 +87,7 @@ pub(super) fn read(mut archive: impl BufRead, walk: &mut Walk<'_, '_>) -> Result
 struct Bounded<'a> {
     reader: Box<dyn Read + 'a>,
     allowance: Rc<Cell<u64>>,
+    headers: Rc<RefCell<Headers>>,
 }
 
 impl Read for Bounded<'_> {
@@ -91,6 +99,8 @@ impl Read for Bounded<'_> {
             return Err(io::Error::other("too many bytes of headers"));
         }
         let read = self.reader.read(&mut buf[..allowed])?;
+        let is_content = self.allowance.get() > HEADER_BYTES;
+        self.headers.borrow_mut().pass(&buf[..read], is_content);
         self.allowance.set(self.allowance.get() - read as u64);
         Ok(read)
     }

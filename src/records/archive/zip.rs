@@ -71,6 +71,7 @@ pub(super) fn read(mut archive: impl Read + Seek, walk: &mut Walk<'_, '_>) -> Re
             mode,
             modified,
             size,
+            extended: &[],
         };
         let mut nothing = io::empty();
         let content: &mut dyn Read = if is_link { &mut nothing } else { &mut content };
