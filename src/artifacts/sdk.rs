@@ -108,6 +108,13 @@ where
     E: ProvideErrorMetadata + Error + 'static,
 {
     match error {
+        // An answer of success is an error only to who cannot read it.
+        SdkError::ServiceError(answer) if answer.raw().status().is_success() => {
+            let why = chain(answer.err());
+            let detail = format_args!("{what}: the answer of the S3 service cannot be understood: {why}");
+            Failure::new(Code::S3Error, detail)
+                .hint("check that the endpoint is that of an S3 service, and try another version of that service")
+        }
         SdkError::ServiceError(refusal) => {
             let status = refusal.raw().status().as_u16();
             refused(&what, status, refusal.err().code(), refusal.err().message())
