@@ -77,6 +77,7 @@ mod embedded {
         others::errors_say_what_is_wrong
         others::every_object_is_its_only_version
         others::parts_are_read_by_their_numbers
+        others::what_cannot_be_kept_is_refused
         others::what_nothing_here_has_is_said_to_be_absent
     }
 }

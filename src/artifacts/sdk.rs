@@ -193,10 +193,31 @@ pub(super) fn io_failure(what: impl Display) -> impl Fn(io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_s3::{config::http::HttpResponse, operation::list_objects_v2::ListObjectsV2Error, primitives::SdkBody};
+
     use super::*;
 
     fn code(status: u16, code: Option<&str>) -> Code {
         refused(&"x", status, code, None).code
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_no_refusal() {
+        let why = "invalid root, expected ListBucketResult got <ListObjectsResult>";
+        let answer = |status: u16| {
+            let error = ListObjectsV2Error::unhandled(why);
+            let raw = HttpResponse::new(status.try_into().unwrap(), SdkBody::empty());
+            failure("cannot list s3://boot-images", &SdkError::service_error(error, raw))
+        };
+        let failure = answer(200);
+        assert_eq!(failure.code, Code::S3Error);
+        assert!(
+            failure
+                .detail
+                .starts_with("cannot list s3://boot-images: the answer of the S3 service")
+        );
+        assert!(failure.detail.contains(why), "{failure}");
+        assert_eq!(answer(403).code, Code::S3Denied);
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Refusable for CreateBucketInput {
             &self.grant_write,
             &self.grant_write_acp,
         ];
-        rights(self.acl.as_ref().map(|acl| acl.as_str()), &grants)?;
+        rights(self.acl.as_ref().map(s3s::dto::BucketCannedACL::as_str), &grants)?;
         let shared = |ownership: &ObjectOwnership| ownership.as_str() != ObjectOwnership::BUCKET_OWNER_ENFORCED;
         lacking(&[
             (self.object_lock_enabled_for_bucket == Some(true), "object lock"),

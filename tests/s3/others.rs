@@ -2,10 +2,10 @@
 
 use aws_sdk_s3::{
     config::RequestChecksumCalculation,
-    primitives::ByteStream,
+    primitives::{ByteStream, DateTime},
     types::{
-        ChecksumAlgorithm, ChecksumMode, ChecksumType, CompletedMultipartUpload, CompletedPart, ObjectAttributes,
-        Permission,
+        BucketCannedAcl, ChecksumAlgorithm, ChecksumMode, ChecksumType, CompletedMultipartUpload, CompletedPart,
+        ObjectAttributes, ObjectCannedAcl, Permission, ServerSideEncryption, StorageClass,
     },
 };
 
@@ -82,6 +82,78 @@ pub async fn what_nothing_here_has_is_said_to_be_absent(target: Target) -> Targe
         code(client.get_object_acl().bucket(bucket).key("x").send().await),
         "NoSuchKey"
     );
+    target
+}
+
+/// Each of these was answered with 200 once, and forgotten.
+pub async fn what_cannot_be_kept_is_refused(target: Target) -> Target {
+    const NO_ACLS: &str = "AccessControlListNotSupported";
+    const LACKING: &str = "NotImplemented";
+    let bucket = &target.bucket;
+    let put = || target.client.put_object().bucket(bucket).key("k");
+    let copy = || {
+        let from = format!("{bucket}/own");
+        target.client.copy_object().bucket(bucket).key("k").copy_source(from)
+    };
+    let create = || target.client.create_multipart_upload().bucket(bucket).key("k");
+    let make = || target.client.create_bucket().bucket("kiln-never-made");
+    // What every object has may be asked for.
+    for acl in [ObjectCannedAcl::Private, ObjectCannedAcl::BucketOwnerFullControl] {
+        let own = put()
+            .key("own")
+            .acl(acl)
+            .storage_class(StorageClass::Standard)
+            .tagging("");
+        own.send().await.unwrap();
+    }
+    for acl in [
+        ObjectCannedAcl::PublicRead,
+        ObjectCannedAcl::AuthenticatedRead,
+        ObjectCannedAcl::AwsExecRead,
+    ] {
+        assert_eq!(code(put().acl(acl.clone()).send().await), NO_ACLS, "{acl}");
+        assert_eq!(code(copy().acl(acl.clone()).send().await), NO_ACLS, "{acl}");
+        assert_eq!(code(create().acl(acl.clone()).send().await), NO_ACLS, "{acl}");
+    }
+    let everyone = "uri=http://acs.amazonaws.com/groups/global/AllUsers";
+    assert_eq!(code(put().grant_read(everyone).send().await), NO_ACLS);
+    assert_eq!(code(copy().grant_full_control(everyone).send().await), NO_ACLS);
+    assert_eq!(code(create().grant_read_acp(everyone).send().await), NO_ACLS);
+    assert_eq!(code(make().acl(BucketCannedAcl::PublicRead).send().await), NO_ACLS);
+    assert_eq!(code(make().grant_write(everyone).send().await), NO_ACLS);
+
+    let (sse, frozen) = (ServerSideEncryption::Aes256, StorageClass::Glacier);
+    let until = DateTime::from_secs(4_000_000_000);
+    assert_eq!(code(put().tagging("a=b").send().await), LACKING);
+    assert_eq!(code(put().storage_class(frozen.clone()).send().await), LACKING);
+    assert_eq!(code(put().server_side_encryption(sse.clone()).send().await), LACKING);
+    assert_eq!(code(put().object_lock_retain_until_date(until).send().await), LACKING);
+    assert_eq!(code(put().website_redirect_location("/other").send().await), LACKING);
+    assert_eq!(code(copy().tagging("a=b").send().await), LACKING);
+    assert_eq!(code(copy().storage_class(frozen.clone()).send().await), LACKING);
+    assert_eq!(code(create().server_side_encryption(sse).send().await), LACKING);
+    assert_eq!(code(create().storage_class(frozen).send().await), LACKING);
+    assert_eq!(code(make().object_lock_enabled_for_bucket(true).send().await), LACKING);
+
+    // Nothing came of any of them.
+    let buckets = target.client.list_buckets().send().await.unwrap();
+    assert!(
+        buckets
+            .buckets()
+            .iter()
+            .all(|made| made.name() != Some("kiln-never-made"))
+    );
+    let listed = target.client.list_objects_v2().bucket(bucket).send().await.unwrap();
+    let keys: Vec<_> = listed.contents().iter().filter_map(|object| object.key()).collect();
+    assert_eq!(keys, ["own"]);
+    let uploads = target
+        .client
+        .list_multipart_uploads()
+        .bucket(bucket)
+        .send()
+        .await
+        .unwrap();
+    assert!(uploads.uploads().is_empty());
     target
 }
 
