@@ -274,7 +274,7 @@ pub(crate) fn invalid(name: &str, why: &dyn std::fmt::Display) -> Failure {
 }
 
 /// The text of a description that is small and plain enough to be parsed.
-fn text(path: &Path) -> io::Result<String> {
+pub(crate) fn text(path: &Path) -> io::Result<String> {
     let too_large = |what: String| io::Error::new(io::ErrorKind::FileTooLarge, what);
     if fs_err::metadata(path)?.len() > CONFIG_BYTES {
         return Err(too_large("it has more than 4 MiB".to_owned()));

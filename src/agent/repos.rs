@@ -252,7 +252,14 @@ mod tests {
                {repositories}</image>"#
         );
         fs_err::write(recipe.path().join("config.xml"), text).unwrap();
-        let config = kiwi_config::read(recipe.path(), Arch::Riscv64).unwrap();
+        let config = kiwi_config::read(
+            recipe.path(),
+            Choice {
+                arch: Arch::Riscv64,
+                profiles: &[],
+            },
+        )
+        .unwrap();
         let said = Mutex::new(Vec::new());
         let say = |line: &str| said.lock().unwrap().push(line.to_owned());
         let client = crate::fetch::http_client(None).unwrap();

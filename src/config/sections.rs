@@ -575,8 +575,9 @@ mod tests {
         let all: RootCheckSettings = toml::from_str(
             &checks
                 .iter()
-                .map(|name| format!("{name} = 'off'\n"))
-                .collect::<String>(),
+                .map(|name| format!("{name} = 'off'"))
+                .collect::<Vec<_>>()
+                .join("\n"),
         )
         .unwrap();
         assert_eq!(all.levels().len(), ROOT_CHECKS.len());

@@ -83,7 +83,7 @@ fn watched(root: &Path, how: &str) -> Vec<Death> {
     let reports = lines.lines().map(|line| serde_json::from_str(line).unwrap());
     let deaths = reports.filter_map(|report| match report {
         Report::Death(death) => Some(death),
-        Report::Programs(_) => None,
+        Report::Programs(_) | Report::Failures(_) => None,
         Report::Blind(why) => panic!("{why}"),
     });
     deaths.collect()

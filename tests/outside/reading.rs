@@ -27,7 +27,7 @@ const PARTS: &str = r#"<?xml version="1.0" encoding="utf-8"?>
 </image>
 "#;
 
-const PREFERENCES: &str = r#"<image>
+const PREFERENCES: &str = r"<image>
   <preferences>
     <version>1.0.0</version>
     <packagemanager>yum</packagemanager>
@@ -38,7 +38,7 @@ const PREFERENCES: &str = r#"<image>
     <rpm-check-signatures>false</rpm-check-signatures>
   </preferences>
 </image>
-"#;
+";
 
 const REPOSITORIES: &str = r#"<image>
   <repository type="rpm-md" alias="shell" repository_gpgcheck="false" package_gpgcheck="false"

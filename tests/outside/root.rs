@@ -47,7 +47,7 @@ with tarfile.open("site.tar", "w", format=tarfile.PAX_FORMAT) as archive:
 "##;
 
 /// Leaves what is looked at in the end.
-const SCRIPT: &str = r##"#!/bin/sh
+const SCRIPT: &str = r#"#!/bin/sh
 set -eu
 [ "$(/sbin/site-tool)" = ran ]
 cp /boot/vmlinuz-6.1.0-tiny /boot/vmlinuz-6.1.0-rt
@@ -63,7 +63,7 @@ echo 'svc:x:4294967290:0::/:/bin/sh' >> /etc/passwd
 cp /bin/busybox /usr/bin/site-su
 chmod 4755 /usr/bin/site-su
 chmod 700 /usr/share 2> /dev/null || { mkdir /usr/share; chmod 700 /usr/share; }
-"##;
+"#;
 
 struct Built {
     kiln: Kiln,

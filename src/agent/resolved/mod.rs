@@ -42,6 +42,8 @@ enum Said {
 pub async fn resolve(recipe: &Path, events: &Events) -> Result<(), Failure> {
     let path = kiwi_config::find(recipe)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // What cannot be read at all is not given to another parser.
+    kiwi_config::text(&path).map_err(|error| kiwi_config::invalid(&name, &error))?;
     let lost = |error: std::io::Error| Failure::io("cannot resolve the recipe's description", &error);
     let ended = Command::new(PYTHON)
         .args(["-I", "-c", PROGRAM])

@@ -55,7 +55,7 @@ def check(data, name):
     parser.StartDoctypeDeclHandler = document_type
     try:
         parser.Parse(data, True)
-    except expat.ExpatError:
+    except (expat.ExpatError, LookupError, ValueError):
         # The other parser says why, unless it is an encoding that only that one has.
         pass
 

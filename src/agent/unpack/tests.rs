@@ -530,25 +530,28 @@ fn attributes_are_kept_and_lists_are_said_once() {
         archive.append_data(&mut header, name, &b"x"[..]).unwrap();
     }
     let place = Place::new();
-    let (path, mut lost) = (place.dir.path().join("attributes.tar"), Lost::default());
+    let (path, mut missing) = (place.dir.path().join("attributes.tar"), Lost::default());
     fs_err::write(&path, archive.into_inner().unwrap()).unwrap();
-    unpack(&path, &place.top(), &Limits::default(), &mut lost).unwrap();
-    let lost = lost.lines();
+    unpack(&path, &place.top(), &Limits::default(), &mut missing).unwrap();
+    let missing = missing.lines();
     let mode = |path: &str| fs_err::metadata(place.top().join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("root/etc/noted"), 0o664);
     assert_eq!((mode("root/etc/listed"), mode("root/etc/listed-too")), (0o644, 0o644));
     let mut value = [0; 16];
     let length = rustix::fs::getxattr(place.top().join("root/etc/noted"), "user.note", &mut value);
     let has_note = length.is_ok_and(|length| value[..length] == *b"kept");
-    let says_note = lost.iter().any(|line| line.contains("the attribute user.note"));
+    let says_note = missing.iter().any(|line| line.contains("the attribute user.note"));
     // A file system may have no attributes.
-    assert_ne!(has_note, says_note, "{:?}", lost);
-    let lists: Vec<_> = lost
+    assert_ne!(has_note, says_note, "{missing:?}");
+    let lists: Vec<_> = missing
         .iter()
         .filter(|line| line.contains("access control lists"))
         .collect();
     assert_eq!(lists.len(), 1, "{lists:?}");
     assert!(lists[0].contains("root/etc/listed and 1 more"), "{lists:?}");
-    assert!(lost.iter().any(|line| line.contains("labels of SELinux")), "{:?}", lost);
-    assert!(!lost.iter().any(|line| line.contains("apple")), "{:?}", lost);
+    assert!(
+        lost.iter().any(|line| line.contains("labels of SELinux")),
+        "{missing:?}"
+    );
+    assert!(!missing.iter().any(|line| line.contains("apple")), "{missing:?}");
 }

@@ -74,7 +74,7 @@ async fn answer(State(object): State<Shared<Object>>, headers: HeaderMap) -> Res
         Way::Expired if !is_first => status = 403,
         Way::Silent => {
             object.cancelled.cancel();
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         _ => {}
     }
