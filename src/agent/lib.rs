@@ -42,6 +42,7 @@ mod pauses;
 pub mod process;
 pub mod programs;
 mod proxy;
+mod remnants;
 pub mod repos;
 mod resolved;
 mod root;

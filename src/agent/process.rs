@@ -1,9 +1,10 @@
-//! Runs tools and turns each line of their output into an event at once. Starts processes.
+//! Runs tools and turns each line of their output into an event at once. Starts processes, and ends those that they leave.
 
 use std::{
     collections::VecDeque,
     ffi::OsStr,
     os::unix::process::ExitStatusExt,
+    path::Path,
     process::{ExitStatus, Stdio},
 };
 
@@ -15,12 +16,14 @@ use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::Command,
+    time::{Instant, sleep_until},
 };
 
 use super::{
     cause, deaths,
     events::{Events, line},
     programs::Programs,
+    remnants,
     watch::{Death, Failures},
 };
 
@@ -94,6 +97,8 @@ impl Finished {
 ///
 /// `look` sees every line first; a line for which it returns `true` becomes no event.
 ///
+/// Programs that it leaves behind with its output open are named and ended some seconds after its own end.
+///
 /// # Errors
 ///
 /// `tool_missing` when it cannot be started. A tool that fails is not an error here: see [`Finished::status`].
@@ -104,6 +109,7 @@ pub async fn run(
     mut look: impl FnMut(&str) -> bool,
 ) -> Result<Finished, Failure> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let name = name_of(&command);
     let missing = |error: std::io::Error| Failure::new(Code::ToolMissing, format!("cannot run {program}: {error}"));
     events.say(shown(&command)).await;
     let mut reports = None;
@@ -122,14 +128,31 @@ pub async fn run(
         .map_err(missing)?;
     // The command holds the other end of the watcher's socket.
     drop(command);
+    let pipes = [
+        child.stdout.as_ref().and_then(remnants::number),
+        child.stderr.as_ref().and_then(remnants::number),
+    ];
     let mut out = child.stdout.take().map(Lines::new);
     let mut err = child.stderr.take().map(Lines::new);
     let mut tail = VecDeque::with_capacity(TAIL);
     let mut last_error = String::new();
+    let (mut status, mut until, mut left) = (None, Instant::now(), Left::Unknown);
     while out.is_some() || err.is_some() {
         let (stream, text) = tokio::select! {
             text = next(&mut out) => (Stream::Stdout, text),
             text = next(&mut err) => (Stream::Stderr, text),
+            ended = child.wait(), if status.is_none() => {
+                (status, until) = (Some(ended), Instant::now() + remnants::GRACE);
+                continue;
+            }
+            () = sleep_until(until), if status.is_some() => {
+                until = Instant::now() + remnants::PATIENCE;
+                left = left.end(&name, &pipes, events).await?;
+                if left == Left::Alone {
+                    (out, err) = (None, None);
+                }
+                continue;
+            }
         };
         let Some(text) = text else { continue };
         if look(&text) {
@@ -145,10 +168,11 @@ pub async fn run(
         tail.push_back(said);
         events.send(line(stream, text)).await;
     }
-    let status = child
-        .wait()
-        .await
-        .map_err(|error| Failure::io(format!("lost {program}"), &error))?;
+    let status = match status {
+        Some(status) => status,
+        None => child.wait().await,
+    };
+    let status = status.map_err(|error| Failure::io(format!("lost {program}"), &error))?;
     let (deaths, programs, failures) = match reports {
         Some(collected) => collected.await.unwrap_or_default(),
         None => Default::default(),
@@ -162,6 +186,37 @@ pub async fn run(
         deaths,
         programs,
     })
+}
+
+/// How far it is with the programs that a tool left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Unknown,
+    Asked,
+    Killed,
+    /// They are left to themselves, and their output is not read any more.
+    Alone,
+}
+
+impl Left {
+    /// The next step: they are asked to end, and then killed. Where there are none, the rest of the output is still on its way.
+    async fn end(self, program: &str, pipes: &[Option<u64>], events: &Events) -> Result<Self, Failure> {
+        let pipes: Vec<u64> = pipes.iter().copied().flatten().collect();
+        let left = blocking(move || Ok(remnants::holders(&pipes))).await?;
+        Ok(match self {
+            _ if left.is_empty() => self,
+            Self::Unknown => {
+                events.say(remnants::told(program, &left)).await;
+                remnants::send(&left, Signal::SIGTERM);
+                Self::Asked
+            }
+            Self::Asked => {
+                remnants::send(&left, Signal::SIGKILL);
+                Self::Killed
+            }
+            Self::Killed | Self::Alone => Self::Alone,
+        })
+    }
 }
 
 /// Runs blocking code on a thread for it.
@@ -228,6 +283,18 @@ fn take_text(bytes: &mut Vec<u8>) -> String {
     let text = String::from_utf8_lossy(bytes).into_owned();
     bytes.clear();
     text
+}
+
+/// The name of a command's program; for one that enters a root, that of the program in it.
+fn name_of(command: &Command) -> String {
+    let command = command.as_std();
+    let mut words = std::iter::once(command.get_program()).chain(command.get_args());
+    let program = match words.next() {
+        Some(word) if word == "chroot" => words.nth(1).unwrap_or(word),
+        word => word.unwrap_or_default(),
+    };
+    let name = Path::new(program).file_name().unwrap_or(program);
+    name.to_string_lossy().into_owned()
 }
 
 /// The command as typed in a shell.

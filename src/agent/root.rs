@@ -34,6 +34,9 @@ use nix::{
 /// The mounts over the root's own directories.
 const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];
 
+/// The file of name servers.
+const RESOLVER: &str = "etc/resolv.conf";
+
 /// How long killed processes may take to disappear.
 const KILLED: Duration = Duration::from_secs(20);
 
@@ -55,6 +58,8 @@ struct Inserted {
     /// The original entry, if there was one.
     before: Option<PathBuf>,
     is_dir: bool,
+    /// What it has, if a program's own version of it is to stay.
+    content: Option<Vec<u8>>,
 }
 
 impl OpenRoot {
@@ -101,7 +106,11 @@ impl OpenRoot {
         }
         if is_dir(&self.root.join("etc")) {
             let resolver = fs_err::read("/etc/resolv.conf").unwrap_or_default();
-            self.file("etc/resolv.conf", &resolver)?;
+            self.file(RESOLVER, &resolver)?;
+            // Whoever installs another manager of networks, or writes this file, means the image.
+            if let Some(inserted) = self.inserted.last_mut() {
+                inserted.content = Some(resolver);
+            }
         }
         let known = self.root.join("etc/cray/ca/certificate_authority.crt");
         if let Some(authorities) = authorities
@@ -140,6 +149,7 @@ impl OpenRoot {
             path: path.clone(),
             before,
             is_dir: false,
+            content: None,
         });
         quietly(&path, || fs_err::write(&path, content))
     }
@@ -158,6 +168,7 @@ impl OpenRoot {
             path: path.to_owned(),
             before: None,
             is_dir: true,
+            content: None,
         });
         Ok(())
     }
@@ -183,7 +194,15 @@ impl OpenRoot {
 }
 
 fn take_back(inserted: &Inserted) -> io::Result<()> {
-    let Inserted { path, before, is_dir } = inserted;
+    let Inserted {
+        path,
+        before,
+        is_dir,
+        content,
+    } = inserted;
+    if content.as_ref().is_some_and(|content| !is_still(path, content)) {
+        return Ok(());
+    }
     quietly(path, || {
         match fs_err::symlink_metadata(path) {
             Err(_) => {}
@@ -197,6 +216,12 @@ fn take_back(inserted: &Inserted) -> io::Result<()> {
             _ => Ok(()),
         }
     })
+}
+
+/// Whether a path is a regular file with this content.
+fn is_still(path: &Path, content: &[u8]) -> bool {
+    fs_err::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == content.len() as u64)
+        && fs_err::read(path).is_ok_and(|read| read == content)
 }
 
 /// Changes an entry of a directory, whose times are preserved.
@@ -374,6 +399,29 @@ mod tests {
         assert!(after.is_symlink() && !root.join("etc/cray").exists());
         let etc = fs_err::metadata(root.join("etc")).unwrap();
         assert_eq!((etc.mtime(), etc.mtime_nsec()), (1_000_000, 5));
+    }
+
+    #[test]
+    fn a_file_of_name_servers_that_users_write_stays() {
+        for (own, changed) in [(true, false), (false, false), (true, true), (false, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let (root, aside) = (dir.path().join("root"), dir.path().join("aside"));
+            fs_err::create_dir_all(root.join("etc")).unwrap();
+            let place = root.join(RESOLVER);
+            if own {
+                fs_err::write(&place, "of the image").unwrap();
+            }
+            let mut open = opened(&root, &aside);
+            open.file(RESOLVER, b"of the sandbox").unwrap();
+            open.inserted.last_mut().unwrap().content = Some(b"of the sandbox".to_vec());
+            if changed {
+                fs_err::remove_file(&place).unwrap();
+                symlink("../run/of the user", &place).unwrap();
+            }
+            put_back(open);
+            let is_link = fs_err::symlink_metadata(&place).is_ok_and(|found| found.is_symlink());
+            assert_eq!((place.exists(), is_link), (own && !changed, changed), "{own} {changed}");
+        }
     }
 
     #[test]

@@ -99,19 +99,6 @@ pub(super) fn cause(finished: &Finished) -> Failure {
     why(&finished.tail, ended.as_ref(), &finished.failures)
 }
 
-/// Why a script of the recipe failed that was run without kiwi.
-pub(super) fn script(finished: &Finished, name: &str) -> Failure {
-    let program = Program {
-        words: vec![name.to_owned()],
-        pid: 0,
-        status: finished.status(),
-        said: finished.last_words().unwrap_or_default().to_owned(),
-    };
-    let failure = script_failed(&program, &finished.tail);
-    let cleared = finished.failures.own.is_some_and(|own| is_cleared(own, failure.code));
-    failure.beyond_twins(cleared)
-}
-
 fn why(said: &[String], ended: Option<&Ended>, failures: &Failures) -> Failure {
     let Some(ended) = ended else {
         return cause::known_cause(said).unwrap_or_else(|| of_output(said));

@@ -80,21 +80,7 @@ pub async fn prepare_root(
     let finished = run(kiwi, request.emulator, programs, events).await;
     // Whatever has become of it: somebody may look at the root of a build that failed.
     pauses::trust_the_site(request.root, false).await?;
-    finished?.check_own(ended::cause)?;
-    run_image_script(&request, programs, events).await
-}
-
-/// Runs the recipe's `images.sh`. kiwi calls it when it makes an image of the root, a step that Kiln does not use.
-async fn run_image_script(request: &PrepareRoot<'_>, programs: &mut Programs, events: &Events) -> Result<(), Failure> {
-    if !request.root.join("image/images.sh").is_file() {
-        return Ok(());
-    }
-    let mut command = Command::new("chroot");
-    command.arg(request.root).args(["bash", "/image/images.sh"]);
-    date(&mut command, request.epoch);
-    run(command, request.emulator, programs, events)
-        .await?
-        .check(|script| ended::script(script, "images.sh"))
+    finished?.check_own(ended::cause)
 }
 
 /// Names the date by the variable that programs agree on (reproducible-builds.org/specs/source-date-epoch).

@@ -9,18 +9,13 @@ functions end no script.
 Arguments: the agent's socket, or - to ask nothing, then those of kiwi-ng.
 """
 import os
-import select
 import shutil
 import socket
 import subprocess
 import sys
-from collections import deque
 
-import kiln_ended
-import kiln_trust
 from kiwi import command_process
 from kiwi.command import Command
-from kiwi.command_process import CommandIterator, PollT
 from kiwi.kiwi import main
 from kiwi.package_manager import apt, dnf4, zypper
 from kiwi.repository.dnf4 import RepositoryDnf4
@@ -28,8 +23,12 @@ from kiwi.repository.zypper import RepositoryZypper
 from kiwi.system.prepare import SystemPrepare
 from kiwi.system.setup import SystemSetup
 
+# Beside this program. Some of them change kiwi when they are imported, so they come before what follows.
 import kiln_arrivals
+import kiln_ended
 import kiln_functions
+import kiln_scripts
+import kiln_trust
 
 ADDRESS = sys.argv.pop(1)
 sys.argv[0] = "kiwi-ng"
@@ -123,42 +122,6 @@ def wanted_later(state):
         case "zypper":
             products = state.get_system_products()
             return [*packages, *(f"pattern:{name}" for name in collections), *(f"product:{name}" for name in products)]
-
-
-class Lines(CommandIterator):
-    """What a command says, by lines. kiwi's own iterator looks at both pipes before each single byte, waits a ten-thousandth of
-    a second for the silent one, and so takes an eighth of a CPU and at most some ten thousand bytes a second."""
-
-    def __init__(self, command):
-        super().__init__(command)
-        self.begun = {command.output: b"", command.error: b""}
-        self.lines = deque()
-        self.last = ""
-
-    def __next__(self):
-        while not self.lines:
-            if not self.begun:
-                self.command.process.wait()
-                raise StopIteration()
-            for pipe in select.select(list(self.begun), [], [])[0]:
-                self.read(pipe)
-        return self.lines.popleft()
-
-    def read(self, pipe):
-        data = os.read(pipe.fileno(), 1 << 16)
-        if pipe is self.command.error:
-            self.command_error_output += data
-        *lines, rest = (self.begun[pipe] + data).split(b"\n")
-        if data:
-            self.begun[pipe] = rest
-        else:
-            del self.begun[pipe]
-            lines.append(rest)
-        for line in lines:
-            text = line.decode(errors="replace")
-            if pipe is self.command.output:
-                self.last = text if text.strip() else self.last
-            self.lines.append(PollT("", text) if pipe is self.command.error else PollT(text, ""))
 
 
 class AskingCommand(Command):
@@ -262,6 +225,7 @@ def system(self, manager):
             install_system(self, manager)
         # What is kept of the root is the recipe's alone.
         kiln_trust.take_out(self.root_dir)
+        kiln_scripts.names.take_back()
         # Without that answer, nothing of the recipe's own may run.
         if ask("after") != "go on":
             raise RuntimeError("the agent does not want to go on")
@@ -286,7 +250,7 @@ def install_missing(self, manager):
 
 
 kiln_functions.let_go_on()
-command_process.CommandIterator = Lines
+command_process.CommandIterator = kiln_scripts.Lines
 apt.Command = dnf4.Command = zypper.Command = AskingCommand
 kiln_arrivals.prepare()
 if ADDRESS != "-":

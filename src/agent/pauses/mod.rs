@@ -56,12 +56,13 @@ use crate::{
 const PROGRAM: &str = "/run/kiwi-ng";
 
 /// The programs in the sandbox, with their places: that one, what it imports, and what it lets dnf and zypper run.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     (PROGRAM, include_str!("kiwi.py")),
     ("/run/kiln_functions.py", include_str!("functions.py")),
     ("/run/kiln_arrivals.py", include_str!("arrivals.py")),
-    ("/run/kiln_ended.py", include_str!("kiln_ended.py")),
-    (TRUST, include_str!("kiln_trust.py")),
+    ("/run/kiln_ended.py", include_str!("ended.py")),
+    ("/run/kiln_scripts.py", include_str!("scripts.py")),
+    (TRUST, include_str!("trust.py")),
     ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),
     ("/run/kiln-zypper-list.py", include_str!("zypper_list.py")),
 ];

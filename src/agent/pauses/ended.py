@@ -10,7 +10,7 @@ from kiwi.exceptions import KiwiCommandError, KiwiScriptFailed
 
 ENDED = "/run/kiln-kiwi-ended.json"
 
-run = Command.run
+run = None
 App = kiwi.App
 # The program that kiwi started last, and the script that failed last.
 started = None
@@ -99,6 +99,9 @@ def noting_app():
 
 
 def install():
+    global run
+    # What others have made of it by now.
+    run = Command.run
     ours = types.ModuleType("subprocess")
     ours.__dict__.update(vars(subprocess))
     ours.Popen = Program
