@@ -127,7 +127,8 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
         Scope::AllCalls
     } else {
         Scope::Sockets
-    })?;
+    })?
+    .answer();
     run_and_reap(command)
 }
 

@@ -5,15 +5,15 @@ use kiln_records::{Code, Failure};
 use nix::{errno::Errno, libc};
 
 pub use super::filter::Scope;
-use super::filter::install;
+use super::{filter::install, socketcall::Questions};
 
 /// Leaves the session keyring of whoever started Kiln, and limits the system calls of this process and of everything it
-/// starts.
+/// starts. What the kernel asks afterwards is to be answered once this process has given up its own rights.
 ///
 /// # Errors
 ///
 /// `sandbox_start` when the kernel refuses.
-pub fn confine(scope: Scope) -> Result<(), Failure> {
+pub fn confine(scope: Scope) -> Result<Questions, Failure> {
     leave_keyring()?;
     install(scope)
 }
@@ -82,7 +82,7 @@ mod tests {
     fn a_confined_thread_has_neither_keyrings_nor_vsock() {
         let said = std::thread::spawn(|| {
             // Only who has all rights may install a filter.
-            confine(Scope::AllCalls).ok()?;
+            confine(Scope::AllCalls).ok()?.answer();
             let keyctl = call(
                 libc::SYS_keyctl,
                 [0, libc::c_long::from(libc::KEY_SPEC_SESSION_KEYRING), 0, 0, 0],

@@ -7,11 +7,13 @@
 //! Sockets are of a few families only. The others are not confined by a network namespace (vsock leads to the
 //! hypervisor), or are parts of the kernel that no build needs.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, os::fd::RawFd};
 
 use kiln_records::{Code, Failure};
 use nix::{errno::Errno, libc};
 use serde::Deserialize;
+
+use super::socketcall::{MAKES_PAIR, MAKES_SOCKET, Questions};
 
 /// The list, in the form that container engines read.
 pub const PROFILE: &str = include_str!("seccomp.json");
@@ -32,6 +34,8 @@ enum Verdict {
     Refuse(Errno),
     /// Allowed for some families of sockets.
     Socket,
+    /// The same, by a call whose arguments are in memory: who makes the filter is asked.
+    Socketcall,
 }
 
 /// A way into the kernel: a table of numbers and names.
@@ -40,6 +44,9 @@ struct Entry {
     audit: u32,
     table: Vec<(u32, &'static str)>,
 }
+
+/// `AUDIT_ARCH_I386`.
+const I386: u32 = 0x4000_0003;
 
 /// Installs the filter in this process; whatever it starts inherits it. The process must have `CAP_SYS_ADMIN` in its
 /// user namespace.
@@ -50,31 +57,43 @@ struct Entry {
 /// # Errors
 ///
 /// `sandbox_start` when the kernel refuses the filter.
-pub fn install(scope: Scope) -> Result<(), Failure> {
+pub fn install(scope: Scope) -> Result<Questions, Failure> {
     let failed = |why: String| Failure::new(Code::SandboxStart, format!("cannot limit system calls: {why}"));
     let mut program = program(scope).map_err(|error| failed(error.to_string()))?;
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| failed("the filter is too long".to_owned()))?,
         filter: program.as_mut_ptr(),
     };
+    // Without this flag older kernels slow down every process that has a filter.
+    let plain = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    match set(plain | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER, &program) {
+        Ok(listener) => Ok(Questions::of(listener)),
+        // A kernel that asks nobody, or an engine that answers its own questions.
+        Err(Errno::EINVAL | Errno::EBUSY) => set(plain, &program).map(|_| Questions::none()),
+        Err(errno) => Err(errno),
+    }
+    .map_err(|errno| failed(errno.to_string()))
+}
+
+/// Installs a filter. Returns what the kernel does: a descriptor if it is to ask.
+fn set(flags: libc::c_ulong, program: &libc::sock_fprog) -> Result<RawFd, Errno> {
     // SAFETY: the kernel copies the program, which lives until the call returns.
     #[expect(unsafe_code, reason = "the call has no safe form")]
     let done = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
-            // Without this flag older kernels slow down every process that has a filter.
-            libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
-            &raw const program,
+            flags,
+            &raw const *program,
         )
     };
-    Errno::result(done).map(drop).map_err(|errno| failed(errno.to_string()))
+    Errno::result(done).map(|done| RawFd::try_from(done).unwrap_or(-1))
 }
 
 /// The ways into the kernel of this architecture that programs use. Others get `ENOSYS` for every call.
 fn entries() -> Vec<Entry> {
     macro_rules! entry {
-        ($audit:literal, $table:ty) => {
+        ($audit:expr, $table:ty) => {
             Entry {
                 audit: $audit,
                 table: <$table>::iter()
@@ -84,10 +103,7 @@ fn entries() -> Vec<Entry> {
         };
     }
     #[cfg(target_arch = "x86_64")]
-    return vec![
-        entry!(0xc000_003e, syscalls::Sysno),
-        entry!(0x4000_0003, syscalls::x86::Sysno),
-    ];
+    return vec![entry!(0xc000_003e, syscalls::Sysno), entry!(I386, syscalls::x86::Sysno)];
     #[cfg(target_arch = "aarch64")]
     return vec![
         entry!(0xc000_00b7, syscalls::Sysno),
@@ -130,9 +146,10 @@ fn named() -> Result<HashMap<String, Verdict>, serde_json::Error> {
 
 fn program(scope: Scope) -> Result<Vec<libc::sock_filter>, serde_json::Error> {
     let named = named()?;
-    let verdict_on = |name: &str| match (name, scope) {
+    let verdict_on = |audit: u32, name: &str| match (name, scope) {
         ("socket" | "socketpair", _) => Verdict::Socket,
-        // The family is in memory, out of a filter's sight.
+        ("socketcall", _) if audit == I386 => Verdict::Socketcall,
+        // Nothing uses it there.
         ("socketcall", _) => Verdict::Refuse(Errno::ENOSYS),
         (_, Scope::Sockets) => Verdict::Allow,
         (name, Scope::AllCalls) => named.get(name).copied().unwrap_or(Verdict::Refuse(Errno::EPERM)),
@@ -145,7 +162,7 @@ fn program(scope: Scope) -> Result<Vec<libc::sock_filter>, serde_json::Error> {
     let mut program = Vec::new();
     program.push(load(offset::ARCH));
     for entry in entries() {
-        let block = block(&runs(entry.table, unknown, verdict_on));
+        let block = block(&runs(entry.table, unknown, |name| verdict_on(entry.audit, name)));
         program.push(jump(libc::BPF_JEQ, entry.audit, 1, 0));
         program.push(statement(
             libc::BPF_JMP | libc::BPF_JA,
@@ -201,6 +218,7 @@ fn block(runs: &[(u32, Verdict)]) -> Vec<libc::sock_filter> {
     for (start, verdict) in runs.iter().rev() {
         let body = match verdict {
             Verdict::Socket => socket(),
+            Verdict::Socketcall => socketcall(),
             verdict => vec![answer(*verdict)],
         };
         if *start > 0 {
@@ -216,20 +234,58 @@ fn block(runs: &[(u32, Verdict)]) -> Vec<libc::sock_filter> {
     block
 }
 
-/// Instructions that decide on a socket by its family. Of netlink only routes are allowed: programs ask it for their
-/// own addresses. The error is that of a kernel without the family, which programs such as `useradd` know.
+/// The parts of netlink that a sandbox may talk to.
+///
+/// * Programs ask for their own addresses by `ROUTE`.
+/// * `AUDIT` only has to open: `setfiles`, which labels every root with a policy of `SELinux`, gives up otherwise, and so do
+///   programs that change accounts. The kernel answers nothing that comes from a user namespace but `ECONNREFUSED`, which they
+///   all take for a system without audit.
+/// * Whoever waits for devices opens `KOBJECT_UEVENT`, such as `udevadm` and what is linked with libudev. The kernel sends
+///   events to networks of the first user namespace only.
+///
+/// The others stay out. A recipe can make networks of its own, in which it has all rights, and those lead into large parts of
+/// the kernel: `NETFILTER` to its tables, `GENERIC` to each of its many families, `XFRM` and `SOCK_DIAG` to more, and asking for
+/// one loads its module on the host. Nothing of an image is made by them: rules are files, and `ss` reads `/proc` instead.
+const NETLINK: [i32; 3] = [libc::NETLINK_ROUTE, libc::NETLINK_AUDIT, libc::NETLINK_KOBJECT_UEVENT];
+
+/// Instructions that decide on a socket by its family, and for netlink by its protocol. The error is that of a kernel without
+/// the family, which programs such as `useradd` know.
 fn socket() -> Vec<libc::sock_filter> {
-    let family = |number: i32| number.cast_unsigned();
+    let number = |number: i32| number.cast_unsigned();
+    let protocols = u8::try_from(NETLINK.len()).unwrap_or(u8::MAX);
+    // From each jump to the answers at the end, which come after the protocols' own part.
+    let mut part = vec![
+        load(offset::argument(0)),
+        jump(libc::BPF_JEQ, number(libc::AF_UNIX), protocols + 4, 0),
+        jump(libc::BPF_JEQ, number(libc::AF_INET), protocols + 3, 0),
+        jump(libc::BPF_JEQ, number(libc::AF_INET6), protocols + 2, 0),
+        jump(libc::BPF_JEQ, number(libc::AF_NETLINK), 0, protocols + 2),
+        load(offset::argument(2)),
+    ];
+    for (left, protocol) in (1..=protocols).rev().zip(NETLINK) {
+        part.push(jump(libc::BPF_JEQ, number(protocol), left - 1, u8::from(left == 1)));
+    }
+    part.extend([answer(Verdict::Allow), answer(Verdict::Refuse(Errno::EAFNOSUPPORT))]);
+    part
+}
+
+/// Whether a sandbox may have sockets of a family, and of a protocol of netlink.
+pub(super) fn allows(family: i32, protocol: i32) -> bool {
+    match family {
+        libc::AF_UNIX | libc::AF_INET | libc::AF_INET6 => true,
+        libc::AF_NETLINK => NETLINK.contains(&protocol),
+        _ => false,
+    }
+}
+
+/// Instructions that decide on `socketcall` by the call behind it: those that make sockets are asked about.
+fn socketcall() -> Vec<libc::sock_filter> {
     vec![
         load(offset::argument(0)),
-        jump(libc::BPF_JEQ, family(libc::AF_UNIX), 5, 0),
-        jump(libc::BPF_JEQ, family(libc::AF_INET), 4, 0),
-        jump(libc::BPF_JEQ, family(libc::AF_INET6), 3, 0),
-        jump(libc::BPF_JEQ, family(libc::AF_NETLINK), 0, 3),
-        load(offset::argument(2)),
-        jump(libc::BPF_JEQ, family(libc::NETLINK_ROUTE), 0, 1),
+        jump(libc::BPF_JEQ, MAKES_SOCKET, 2, 0),
+        jump(libc::BPF_JEQ, MAKES_PAIR, 1, 0),
         answer(Verdict::Allow),
-        answer(Verdict::Refuse(Errno::EAFNOSUPPORT)),
+        answer(Verdict::Socketcall),
     ]
 }
 
@@ -237,6 +293,7 @@ fn answer(verdict: Verdict) -> libc::sock_filter {
     let value = match verdict {
         Verdict::Allow => libc::SECCOMP_RET_ALLOW,
         Verdict::Refuse(errno) => libc::SECCOMP_RET_ERRNO | (errno as i32).cast_unsigned(),
+        Verdict::Socketcall => libc::SECCOMP_RET_USER_NOTIF,
         Verdict::Socket => libc::SECCOMP_RET_KILL_PROCESS,
     };
     statement(libc::BPF_RET | libc::BPF_K, value)
@@ -371,7 +428,12 @@ mod tests {
                 (libc::AF_INET, 0, ALLOWED),
                 (libc::AF_INET6, 6, ALLOWED),
                 (libc::AF_NETLINK, libc::NETLINK_ROUTE, ALLOWED),
-                (libc::AF_NETLINK, libc::NETLINK_AUDIT, NO_FAMILY),
+                (libc::AF_NETLINK, libc::NETLINK_AUDIT, ALLOWED),
+                (libc::AF_NETLINK, libc::NETLINK_KOBJECT_UEVENT, ALLOWED),
+                (libc::AF_NETLINK, libc::NETLINK_NETFILTER, NO_FAMILY),
+                (libc::AF_NETLINK, libc::NETLINK_GENERIC, NO_FAMILY),
+                (libc::AF_NETLINK, libc::NETLINK_SOCK_DIAG, NO_FAMILY),
+                (libc::AF_NETLINK, libc::NETLINK_XFRM, NO_FAMILY),
                 (libc::AF_VSOCK, 0, NO_FAMILY),
                 (libc::AF_ALG, 0, NO_FAMILY),
                 (libc::AF_PACKET, 0, NO_FAMILY),
@@ -383,14 +445,22 @@ mod tests {
                     u64::from(protocol.cast_unsigned()),
                 ];
                 assert_all(scope, "socket", arguments, answer);
+                assert_eq!(allows(family, protocol), answer == ALLOWED);
                 assert_all(scope, "socketpair", arguments, answer);
                 // The kernel does not look at the upper half either.
                 let upper = [arguments[0] | 1 << 32, 1, arguments[2] | 1 << 40];
                 assert_all(scope, "socket", upper, answer);
             }
-            if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-                assert!(all(scope, "socketcall", [1; 3]).iter().all(|is| *is == ENOSYS));
+            #[cfg(target_arch = "x86_64")]
+            for (call, answer) in [
+                (MAKES_SOCKET, libc::SECCOMP_RET_USER_NOTIF),
+                (MAKES_PAIR, libc::SECCOMP_RET_USER_NOTIF),
+                (3, ALLOWED),
+            ] {
+                assert_all(scope, "socketcall", [call.into(), 0, 0], answer);
             }
+            #[cfg(target_arch = "aarch64")]
+            assert!(all(scope, "socketcall", [1; 3]).iter().all(|is| *is == ENOSYS));
         }
         assert_all(Scope::Sockets, "keyctl", [0; 3], ALLOWED);
     }

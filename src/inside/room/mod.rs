@@ -27,6 +27,7 @@ pub mod mounts;
 pub mod order;
 pub mod process1;
 mod remove;
+mod socketcall;
 mod userns;
 mod walk;
 
