@@ -33,6 +33,9 @@ const NEEDS: &str =
 const CONFLICT: &str = "two packages exclude each other: remove one of them from the recipe";
 const SCRIPTLET: &str = "the package's own script failed; its output precedes this line";
 const DRACUT: &str = "dracut could not make the initrd: check its configuration and modules in the recipe";
+const IDS: &str = "the sandbox does not have this id";
+const DEVICE: &str = "a sandbox on the host's kernel can make no device nodes: leave them to the system that boots the image \
+                      (systemd-tmpfiles, udev), or build in a virtual machine: `--isolation vm`";
 const SCHEMA: &str = "check config.xml against kiwi's schema; the log shows the difference";
 
 const EXPIRED: &str = "the mirror is frozen, or no longer updated: use another one, or accept its index for that repository \
@@ -44,7 +47,7 @@ const KEYMAP: &str =
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 51] = [
+const TABLE: [Known; 62] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -52,6 +55,14 @@ const TABLE: [Known; 51] = [
     known(&["cannot allocate memory"], Code::OutOfMemory, MEMORY),
     known(&["memoryerror"], Code::OutOfMemory, MEMORY),
     known(&["exec format error"], Code::ExecFormat, FOREIGN),
+    known(&["owner", "invalid argument"], Code::IdOutside, IDS),
+    known(&["chown", "invalid argument"], Code::IdOutside, IDS),
+    known(&["to uid ", "invalid argument"], Code::IdOutside, IDS),
+    known(&["uid and gid", "invalid argument"], Code::IdOutside, IDS),
+    known(&["set user id", "invalid argument"], Code::IdOutside, IDS),
+    known(&["set group id", "invalid argument"], Code::IdOutside, IDS),
+    known(&["setresuid", "invalid argument"], Code::IdOutside, IDS),
+    known(&["setuid", "invalid argument"], Code::IdOutside, IDS),
     known(&["temporary failure resolving"], Code::RepoUnreachable, RESOLVE),
     known(
         &["temporary failure in name resolution"],
@@ -116,6 +127,18 @@ const TABLE: [Known; 51] = [
     known(&["keymap", "is not installed"], Code::BuildFailed, KEYMAP),
     known(&["kiwidescriptioninvalid"], Code::RecipeConfigInvalid, SCHEMA),
     known(&["kiwischemaimporterror"], Code::RecipeConfigInvalid, SCHEMA),
+    // The last ones, since dracut tries it as well, and goes on without.
+    known(&["mknod", "operation not permitted"], Code::DeviceRefused, DEVICE),
+    known(
+        &["error creating device", "operation not permitted"],
+        Code::DeviceRefused,
+        DEVICE,
+    ),
+    known(
+        &["special file", "operation not permitted"],
+        Code::DeviceRefused,
+        DEVICE,
+    ),
 ];
 
 /// How many of a script's last lines may name why it failed. What earlier ones say did not end it.
@@ -214,7 +237,7 @@ mod tests {
     }
 
     /// Real output of tools, the code, and the line with the cause.
-    const SAID: [(&str, Code, &str); 24] = [
+    const SAID: [(&str, Code, &str); 28] = [
         (
             "Reading package lists...\nE: Release file for http://deb.example.org/debian/dists/tiny/InRelease is expired (invalid \
              since 7d 0h 1min 2s). Updates for this repository will not be applied.",
@@ -226,6 +249,29 @@ mod tests {
             "E: Release file for http://deb.example.org/debian/dists/tiny/InRelease is not valid yet (invalid for another 15d 1h).",
             Code::RepoNotYetValid,
             "E: Release file for http://deb.example.org/debian/dists/tiny/InRelease is not valid yet (invalid for another 15d 1h).",
+        ),
+        (
+            "chown: changing ownership of '/srv/f65536': Invalid argument",
+            Code::IdOutside,
+            "chown: changing ownership of '/srv/f65536': Invalid argument",
+        ),
+        (
+            "tar: opt/site: Cannot change ownership to uid 400400, gid 400400: Invalid argument\n\
+             tar: Exiting with failure status due to previous errors",
+            Code::IdOutside,
+            "tar: opt/site: Cannot change ownership to uid 400400, gid 400400: Invalid argument",
+        ),
+        (
+            "set_attributes: failed to change uid and gids on /scratch/root/home/svc, because Invalid argument\n\
+             created 5745 files",
+            Code::IdOutside,
+            "set_attributes: failed to change uid and gids on /scratch/root/home/svc, because Invalid argument",
+        ),
+        (
+            "mknod: /srv/jail/dev/null: Operation not permitted\n\
+             [ ERROR   ]: 07:40:20 | KiwiScriptFailed: config.sh failed with: mknod: /srv/jail/dev/null: Operation not permitted",
+            Code::DeviceRefused,
+            "mknod: /srv/jail/dev/null: Operation not permitted",
         ),
         (
             "[ DEBUG   ]: 05:14:38 | system:  environment-modules : Conflicts: lmod but 8.6.19-1 is to be installed\n\

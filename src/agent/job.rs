@@ -12,7 +12,7 @@ use super::{
     channel::{Channel, Ending},
     create, customize, debug, doors,
     events::Events,
-    evidence, fetch, kiwi_config, mask,
+    evidence, fetch, ids, kiwi_config, mask,
     outputs::Outputs,
     package, pauses,
     process::blocking,
@@ -199,7 +199,9 @@ impl Steps<'_> {
     async fn step<T>(&self, step: Step, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         self.events.send(What::StepStarted(step)).await;
         let (begun, cpu_before) = (Instant::now(), cpu_time());
-        let done = work.await.map_err(|failure| better_cause(failure).at(step))?;
+        let done = work
+            .await
+            .map_err(|failure| ids::explained(better_cause(failure)).at(step))?;
         let wall_ms = millis(begun.elapsed());
         let cpu_ms = millis(cpu_time().saturating_sub(cpu_before));
         self.events.send(What::StepFinished { step, wall_ms, cpu_ms }).await;

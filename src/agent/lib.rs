@@ -24,6 +24,7 @@ pub mod fetch;
 mod found;
 pub mod guest;
 mod identity;
+mod ids;
 mod inventory;
 pub mod job;
 pub mod kernel;

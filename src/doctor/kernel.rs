@@ -40,7 +40,9 @@ fn read(path: &str) -> Option<String> {
 fn sub_ids() -> Finding {
     match IdMap::of_this_user() {
         Ok(ids) => {
-            let detail = format!("user {} to {}", ids.uid_base, ids.uid_base + 65_535);
+            let (first, last) = (ids.uid_base, ids.uid_base + 65_535);
+            let inside = ids.user_ids().map_or(0, |count| count - 1);
+            let detail = format!("user {first} to {last} and more: a sandbox has ids up to {inside}");
             Finding::ok(AREA, "ids of sandboxes", detail)
         }
         Err(failure) => {

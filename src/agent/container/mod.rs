@@ -39,7 +39,7 @@ use nix::{
 };
 
 use kiln_inside::room::{
-    Counters, DiskGauge, IdMap, Meter, Walker,
+    Beyond, Counters, DiskGauge, IdMap, Meter, Walker,
     order::{self, DISK, End, NO_DOORS, Order, Said, VOLUME},
     report_failure,
 };
@@ -58,6 +58,7 @@ const ALL_IDS: IdMap = IdMap {
     uid_base: 0,
     gid_base: 0,
     rootless: false,
+    beyond: Beyond::Rest,
 };
 
 /// Interval between measurements of the sandbox, in milliseconds.

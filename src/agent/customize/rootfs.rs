@@ -105,5 +105,5 @@ fn corrupt(last: Option<&str>) -> Failure {
         Code::ImageCorrupt,
         format!("the image's root file system cannot be unpacked: {last}"),
     )
-    .hint("it must be a squashfs with owner ids below 65536")
+    .hint("the log has the whole output of unsquashfs")
 }

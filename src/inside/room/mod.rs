@@ -11,7 +11,7 @@ use nix::{
 
 pub use confine::{Scope, confine};
 pub use counters::Counters;
-pub use idmap::IdMap;
+pub use idmap::{Beyond, IdMap};
 pub use meter::{DiskGauge, Meter, Usage};
 pub use remove::{empty, remove_tree};
 pub use userns::make as make_user_namespace;

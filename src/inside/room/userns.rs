@@ -9,7 +9,7 @@
 //!
 //! What a process makes (namespaces, inotify instances and watches, messages, …) counts for its user, and for the
 //! creator of each namespace around it. So without a limit the sandbox uses up what the host allows the user who runs
-//! Kiln. A limit of the inner namespace would limit nothing: it holds for each of the 65536 users in it, and their root
+//! Kiln. A limit of the inner namespace would limit nothing: it holds for each of the many users in it, and their root
 //! may raise it. All of them are one user in the outer namespace, whose limits can only be changed from within it.
 
 use std::{
@@ -35,7 +35,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::{
     die_with_parent,
-    idmap::{ID_COUNT, IdMap},
+    idmap::{self, IdMap},
     report_failure, user_namespace_failure,
 };
 
@@ -140,7 +140,8 @@ fn outer(ids: IdMap, mut parent: UnixStream) -> Result<(), Failure> {
                 errno => return Err(user_namespace_failure(Errno::from_raw(errno))),
             }
             for file in ["uid_map", "gid_map"] {
-                fs_err::write(format!("/proc/{child}/{file}"), format!("0 0 {ID_COUNT}")).map_err(failed)?;
+                let map = idmap::of_this_namespace(file).map_err(failed)?;
+                fs_err::write(format!("/proc/{child}/{file}"), map).map_err(failed)?;
             }
             parent.write_all(&child.as_raw().to_ne_bytes()).map_err(failed)?;
             // The parent closes its end when it has opened the namespace, or cannot.

@@ -132,6 +132,13 @@ codes! {
     InitrdFailed = "initrd_failed", 500, Failed, OfTwins,
         "dracut could not make the initrd",
         "check its configuration and modules in the recipe; the message is from dracut";
+    IdOutside = "id_outside", 500, Failed, Lasting,
+        "a file is to belong to an id that the sandbox does not have, or a program is to run with it",
+        "the hint says which ids there are. Give the user who runs Kiln more in `/etc/subuid` and `/etc/subgid`, or build in \
+         a virtual machine (`--isolation vm`), which has all";
+    DeviceRefused = "device_refused", 500, Failed, Lasting,
+        "a script or a package makes a device node, which the kernel allows in a virtual machine only",
+        "leave it to the system that boots the image (systemd-tmpfiles, udev), or build with `--isolation vm`";
     TwinsDiffer = "twins_differ", 500, Failed, OfTwins,
         "the job verifies its twins (`--verify-twins`), and the root that they helped to make is not the one that plain \
          emulation makes, or plain emulation cannot make one",

@@ -37,7 +37,7 @@ use connect::{Engine, Open};
 use container::{DOORS_HERE, INSTALLATION, JOB, WARNING, Wanted, body, security_of_engine};
 use fault::{failure, is_conflict, is_missing, runtime_unknown};
 use kiln_inside::room::{
-    IdMap,
+    Beyond, IdMap,
     order::{Order, VOLUME},
 };
 use kiln_records::{Code, Failure, JobId, protocol::AgentFacts};
@@ -67,6 +67,7 @@ const IDS: IdMap = IdMap {
     uid_base: 0x7000_0000,
     gid_base: 0x7000_0000,
     rootless: false,
+    beyond: Beyond::Upper,
 };
 
 /// The parts of a docker driver.

@@ -20,7 +20,7 @@ use std::{
 
 use flate2::{Compression, write::GzEncoder};
 use kiln_inside::room::{
-    IdMap,
+    Beyond, IdMap,
     mounts::companions,
     order::{AGENT, ENTRANCE, ORDER_DIR, PROGRAMS_OF_IMAGE, VOLUME},
 };
@@ -37,11 +37,12 @@ use crate::sandbox::{
     toolbox::Toolbox,
 };
 
-/// The ids of sandboxes within those of a pod, which has 65536 of its own: all but root's.
+/// The ids of sandboxes within those of a pod, which has 65536 of its own, or more: all but root's.
 pub(super) const IDS: IdMap = IdMap {
     uid_base: 1,
     gid_base: 1,
     rootless: false,
+    beyond: Beyond::Rest,
 };
 
 /// Changes with the form of the image.
