@@ -104,7 +104,7 @@ async fn an_import_can_be_run_again() {
     .await
     .unwrap();
     let mut changed = records.clone();
-    changed.images[0].name = "changed".to_owned();
+    "changed".clone_into(&mut changed.images[0].name);
     let again = import(&store, &changed).await;
     assert_eq!(again.added, 0);
     assert_eq!(again.notes.len(), 16);

@@ -18,7 +18,7 @@ async fn an_idle_server_says_so() {
 }
 
 #[test]
-async fn a_server_that_only_keeps_records_has_nothing_to_show() {
+fn a_server_that_only_keeps_records_has_nothing_to_show() {
     let server = Server::start(&[("KILN__JOBS__RUN", "false")]);
     // Without a terminal it is shown once.
     let ran = server.kiln.run(["top", "--server", &server.url]).ok();

@@ -161,7 +161,7 @@ fn is_under_way(request: &mut std::net::TcpStream) {
 }
 
 #[test]
-async fn a_request_that_never_ends_does_not_keep_the_server() {
+fn a_request_that_never_ends_does_not_keep_the_server() {
     let server = Server::start(&[]);
     let mut busy = server.connect();
     write!(
@@ -177,7 +177,7 @@ async fn a_request_that_never_ends_does_not_keep_the_server() {
 }
 
 #[test]
-async fn one_data_directory_has_one_server() {
+fn one_data_directory_has_one_server() {
     let server = Server::start(&[]);
     let error = refused(&server.kiln, &[]);
     assert!(error.starts_with("another `kiln serve` uses "), "{error}");
@@ -322,7 +322,7 @@ async fn bodies_have_a_limit() {
 
 /// The caller has not sent a byte of the body yet, and need not.
 #[test]
-async fn leave_to_send_a_body_that_is_too_large_is_not_given() {
+fn leave_to_send_a_body_that_is_too_large_is_not_given() {
     let server = Server::start(&[]);
     let id = uuid::Uuid::nil();
     for (address, status) in [
@@ -448,7 +448,7 @@ async fn pages_of_other_sites_change_nothing() {
 }
 
 #[test]
-async fn slow_callers_are_not_waited_for() {
+fn slow_callers_are_not_waited_for() {
     let server = Server::start(&[("KILN__LIMITS__REQUEST_TIMEOUT", "1s")]);
     let mut slow = server.connect();
     write!(
@@ -464,7 +464,7 @@ async fn slow_callers_are_not_waited_for() {
 }
 
 #[test]
-async fn headers_have_a_limit() {
+fn headers_have_a_limit() {
     let server = Server::start(&[]);
     for headers in ["x: y\r\n".repeat(200), format!("x: {}\r\n", "y".repeat(100_000))] {
         let mut stream = server.connect();

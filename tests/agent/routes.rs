@@ -41,7 +41,7 @@ fn line(facts: &AgentFacts) -> String {
 async fn an_agent_without_business_exits_and_says_why() {
     let server = Server::scripted(|_| Err(Refusal::Over));
     let mut stranger = server.facts.clone();
-    stranger.token = "a wrong one".to_owned();
+    "a wrong one".clone_into(&mut stranger.token);
     for (input, code) in [
         (line(&server.facts), "job_over"),
         (line(&stranger), "agent_unknown"),

@@ -256,7 +256,9 @@ async fn whatever_becomes_of_servers_their_jobs_run_once_at_a_time_and_end_once(
     // Nor does anything that stood still go on a moment later.
     let later = Instant::now() + Duration::from_secs(3);
     while Instant::now() < later {
-        jobs.iter().for_each(|job| assert_runs_once(job));
+        for job in &jobs {
+            assert_runs_once(job);
+        }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 

@@ -233,7 +233,10 @@ async fn a_shell_of_a_pod_has_a_service_that_leads_to_whatever_server_has_it() {
         .kubectl(&["get", "services", "--selector", &selector, "--output", "json"]);
     let service: Value = serde_json::from_str(&service).unwrap();
     let service = &service["items"][0];
-    user.service = service["metadata"]["name"].as_str().unwrap().to_owned();
+    service["metadata"]["name"]
+        .as_str()
+        .unwrap()
+        .clone_into(&mut user.service);
     assert_eq!(
         service["metadata"]["annotations"][dns],
         format!("{job}.ims.example.com")

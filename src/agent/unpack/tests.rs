@@ -550,7 +550,7 @@ fn attributes_are_kept_and_lists_are_said_once() {
     assert_eq!(lists.len(), 1, "{lists:?}");
     assert!(lists[0].contains("root/etc/listed and 1 more"), "{lists:?}");
     assert!(
-        lost.iter().any(|line| line.contains("labels of SELinux")),
+        missing.iter().any(|line| line.contains("labels of SELinux")),
         "{missing:?}"
     );
     assert!(!missing.iter().any(|line| line.contains("apple")), "{missing:?}");
