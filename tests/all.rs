@@ -78,7 +78,7 @@ mod webhooks;
 
 /// The tests that only `make test-all` runs, by the beginnings of their paths: those that take long, and of each area what
 /// the quick ones do not leave out.
-const LONG: [&str; 85] = [
+const LONG: [&str; 89] = [
     "agent::foreign",
     "agent::watch",
     "api::openapi::a_client_that_tries",
@@ -135,6 +135,10 @@ const LONG: [&str; 85] = [
     "metrics::prometheus",
     "metrics::the_rules",
     "origin::",
+    "outside::formats",
+    "outside::root",
+    "outside::scripts",
+    "outside::trust",
     "overview::what",
     "package::",
     "places::",

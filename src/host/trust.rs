@@ -9,8 +9,6 @@ use std::{
 
 use kiln_records::{Code, Failure, protocol::SigningKey};
 
-use crate::config::TrustSettings;
-
 /// Where distributions keep the authorities that a host trusts, PEM.
 const BUNDLES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -24,13 +22,20 @@ const VARIABLE: &str = "SSL_CERT_FILE";
 /// The first line of a key in the form that every package manager reads.
 const ARMOUR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 
-/// The settings of the configuration. There is one in a process.
-static SETTINGS: OnceLock<TrustSettings> = OnceLock::new();
+/// What the configuration names: a file or directory of authorities, and a directory of keys.
+#[derive(Debug)]
+struct Named {
+    ca: Option<PathBuf>,
+    signing_keys: Option<PathBuf>,
+}
 
-/// Trusts what the configuration says, from now on.
-pub fn use_settings(settings: &TrustSettings) {
-    // The first one holds: a process reads one configuration, if it reads it more than once.
-    let _ = SETTINGS.set(settings.clone());
+/// There is one in a process.
+static NAMED: OnceLock<Named> = OnceLock::new();
+
+/// Trusts, from now on, what the configuration names: authorities, and keys that sign packages.
+pub fn use_files(ca: Option<PathBuf>, signing_keys: Option<PathBuf>) {
+    // The first ones hold: a process reads one configuration, if it reads it more than once.
+    let _ = NAMED.set(Named { ca, signing_keys });
 }
 
 /// The certificate authorities that builds trust, PEM: those of this host, or those that `SSL_CERT_FILE` names, and those of the
@@ -42,7 +47,7 @@ pub fn ca_bundle() -> Option<String> {
         None => BUNDLES.iter().find_map(|path| fs_err::read_to_string(path).ok()),
     }
     .unwrap_or_default();
-    if let Some(path) = SETTINGS.get().and_then(|settings| settings.ca.as_ref()) {
+    if let Some(path) = NAMED.get().and_then(|named| named.ca.as_ref()) {
         for text in said(texts(path), path).unwrap_or_default() {
             if !bundle.is_empty() && !bundle.ends_with('\n') {
                 bundle.push('\n');
@@ -59,7 +64,7 @@ pub fn ca_bundle() -> Option<String> {
 ///
 /// `signing_keys` in `[trust]` is set, and a key there cannot be used.
 pub fn signing_keys() -> Result<Vec<SigningKey>, Failure> {
-    let Some(dir) = SETTINGS.get().and_then(|settings| settings.signing_keys.as_ref()) else {
+    let Some(dir) = NAMED.get().and_then(|named| named.signing_keys.as_ref()) else {
         return Ok(Vec::new());
     };
     keys_in(dir).map_err(|error| {

@@ -13,7 +13,10 @@ use kiln_records::{Code, Failure};
 use nix::{errno::Errno, libc};
 use serde::Deserialize;
 
-use super::socketcall::{MAKES_PAIR, MAKES_SOCKET, Questions};
+use super::{
+    families::NETLINK,
+    socketcall::{MAKES_PAIR, MAKES_SOCKET, Questions},
+};
 
 /// The list, in the form that container engines read.
 pub const PROFILE: &str = include_str!("seccomp.json");
@@ -234,20 +237,6 @@ fn block(runs: &[(u32, Verdict)]) -> Vec<libc::sock_filter> {
     block
 }
 
-/// The parts of netlink that a sandbox may talk to.
-///
-/// * Programs ask for their own addresses by `ROUTE`.
-/// * `AUDIT` only has to open: `setfiles`, which labels every root with a policy of `SELinux`, gives up otherwise, and so do
-///   programs that change accounts. The kernel answers nothing that comes from a user namespace but `ECONNREFUSED`, which they
-///   all take for a system without audit.
-/// * Whoever waits for devices opens `KOBJECT_UEVENT`, such as `udevadm` and what is linked with libudev. The kernel sends
-///   events to networks of the first user namespace only.
-///
-/// The others stay out. A recipe can make networks of its own, in which it has all rights, and those lead into large parts of
-/// the kernel: `NETFILTER` to its tables, `GENERIC` to each of its many families, `XFRM` and `SOCK_DIAG` to more, and asking for
-/// one loads its module on the host. Nothing of an image is made by them: rules are files, and `ss` reads `/proc` instead.
-const NETLINK: [i32; 3] = [libc::NETLINK_ROUTE, libc::NETLINK_AUDIT, libc::NETLINK_KOBJECT_UEVENT];
-
 /// Instructions that decide on a socket by its family, and for netlink by its protocol. The error is that of a kernel without
 /// the family, which programs such as `useradd` know.
 fn socket() -> Vec<libc::sock_filter> {
@@ -267,15 +256,6 @@ fn socket() -> Vec<libc::sock_filter> {
     }
     part.extend([answer(Verdict::Allow), answer(Verdict::Refuse(Errno::EAFNOSUPPORT))]);
     part
-}
-
-/// Whether a sandbox may have sockets of a family, and of a protocol of netlink.
-pub(super) fn allows(family: i32, protocol: i32) -> bool {
-    match family {
-        libc::AF_UNIX | libc::AF_INET | libc::AF_INET6 => true,
-        libc::AF_NETLINK => NETLINK.contains(&protocol),
-        _ => false,
-    }
 }
 
 /// Instructions that decide on `socketcall` by the call behind it: those that make sockets are asked about.
@@ -324,6 +304,7 @@ fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::room::families;
 
     const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
@@ -445,7 +426,7 @@ mod tests {
                     u64::from(protocol.cast_unsigned()),
                 ];
                 assert_all(scope, "socket", arguments, answer);
-                assert_eq!(allows(family, protocol), answer == ALLOWED);
+                assert_eq!(families::allows(family, protocol), answer == ALLOWED);
                 assert_all(scope, "socketpair", arguments, answer);
                 // The kernel does not look at the upper half either.
                 let upper = [arguments[0] | 1 << 32, 1, arguments[2] | 1 << 40];

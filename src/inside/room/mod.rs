@@ -19,6 +19,7 @@ pub use walk::Walker;
 
 mod confine;
 mod counters;
+mod families;
 pub mod filter;
 mod idmap;
 pub mod kernel;

@@ -14,7 +14,7 @@ use std::{
 
 use nix::{errno::Errno, libc};
 
-use super::filter;
+use super::families;
 
 /// The calls behind `socketcall` that make sockets (`linux/net.h`). The others are about sockets that are there.
 pub(super) const MAKES_SOCKET: u32 = 1;
@@ -89,7 +89,7 @@ fn make(listener: &OwnedFd, asked: &libc::seccomp_notif) -> Result<i32, Errno> {
     // Its number may be that of another program by now.
     let mut id = asked.id;
     ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id)?;
-    if !filter::allows(family, protocol) {
+    if !families::allows(family, protocol) {
         return Err(Errno::EAFNOSUPPORT);
     }
     program.may(family, kind)?;

@@ -40,7 +40,7 @@ code. **Again** is Kiln's own reaction:
 |---|---|
 | waits | the failure may pass: agents retry later, a finished job waits up to 15 minutes for its image, a schedule up to an hour, and `--follow` reconnects; otherwise as below |
 | retries | the cause is in the infrastructure: a running job is retried. An attempt counts for what failed: the place or the storage (`attempts` in `[watch]` each), or neither, when something was killed (`interruptions`) |
-| without twins | programs of the image failed: if some ran as native twins, the job is tried once more by plain emulation ([emulation.md](emulation.md#when-a-build-with-twins-fails)); otherwise as below |
+| without twins | a program of the image failed: if it ran as a native twin, or may have been misled by one, the job is tried once more by plain emulation ([emulation.md](emulation.md#when-a-build-with-twins-fails)); otherwise as below |
 | – | none: the failure lasts until its cause is removed |
 ";
 
