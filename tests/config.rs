@@ -394,6 +394,10 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         no_proxy = []                                    # default
         #proxy_credentials =                             # not set
 
+        [trust]
+        #ca =                                            # not set
+        #signing_keys =                                  # not set
+
         [docker]
         #engine =                                        # not set
         #certificates =                                  # not set
@@ -427,6 +431,8 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         [emulation]
         twins = "full"                                   # default
         verify_percent = 0                               # default
+
+        # There is no [root_checks].
 
         [capacity]
         #jobs =                                          # not set

@@ -57,6 +57,8 @@ async fn pruned_later(api: &Server) -> Value {
     retention.clock.forward(Duration::from_hours(2));
     let pruned = retention.prune(false, None).await.unwrap();
     retention.store.close().await;
+    // The next request that prunes removes the objects that no record names any more.
+    api.post("/kiln/v1/prune", json!({})).await.is(200);
     serde_json::to_value(pruned).unwrap()
 }
 

@@ -97,11 +97,7 @@ fn scripts_find_what_kiwi_gives_them_and_leave_nothing_running() {
     let id = built.values("image").remove(0);
     let id = id.split_whitespace().next().unwrap();
     let change = "set -e; stat -c %u:%g /srv/project > /etc/owner; chown 1234568 /etc/owner; sleep 7202 & echo changed";
-    let changed = kiln
-        .run(["customize", id, "--run", change])
-        .ok()
-        .values("image")
-        .remove(0);
+    kiln.run(["customize", id, "--name", "changed", "--run", change]).ok();
     let log = kiln.log(kiln.jobs().last().unwrap());
     assert!(
         log.contains("sh has ended, but programs that it left hold its output open"),
@@ -109,7 +105,7 @@ fn scripts_find_what_kiwi_gives_them_and_leave_nothing_running() {
     );
     let owner = output.path().join("owner");
     let files = |more: &[&str]| {
-        let mut list = kiln.command(["images", "files", &changed, "/etc/owner"]);
+        let mut list = kiln.command(["images", "files", "changed", "/etc/owner"]);
         support::run({
             list.args(more).env("KILN_SERVER", "local");
             list

@@ -174,7 +174,8 @@ fn parts(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Parts {
                 body: to_bytes(body, usize::MAX).await.unwrap_or_default().to_vec(),
             };
             seen.lock().unwrap().push(asked.clone());
-            let answer = answer(&asked);
+            // It may wait, and other requests go on meanwhile.
+            let answer = tokio::task::block_in_place(|| answer(&asked));
             let mut response = Response::builder().status(answer.status);
             for (name, value) in answer.headers {
                 response = response.header(name, value);
