@@ -50,7 +50,7 @@ impl Range {
     }
 }
 
-/// Where the ids from [`ID_COUNT`] up are.
+/// Where the ids from 65536 up are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Beyond {
