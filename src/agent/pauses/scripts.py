@@ -15,6 +15,8 @@ from kiwi.system.prepare import SystemPrepare
 from kiwi.system.root_bind import RootBind
 from kiwi.system.setup import SystemSetup
 
+import kiln_arrivals
+
 # The sandbox's name servers.
 RESOLVER = "/etc/resolv.conf"
 
@@ -40,9 +42,6 @@ MOST_NAMED = 20
 # The end of a file's name while another has its place.
 ASIDE = ".kiln-aside"
 
-# The most links on a path, as in the kernel.
-LINKS = 40
-
 
 def say(text):
     # In a line of its own: kiwi does not end those that show its progress.
@@ -51,24 +50,10 @@ def say(text):
 
 def below(root, path):
     """The place of a path of the root, all of whose links are followed as the root's own programs would."""
-    left, at, links = path.split("/"), [], 0
-    while left:
-        name = left.pop(0)
-        if name == "..":
-            at = at[:-1]
-        if name in ("", ".", ".."):
-            continue
-        place = os.path.join(root, *at, name)
-        if not os.path.islink(place):
-            at.append(name)
-            continue
-        links += 1
-        if links > LINKS:
-            return None
-        target = os.readlink(place)
-        at = [] if target.startswith("/") else at
-        left = target.split("/") + left
-    return os.path.join(root, *at)
+    try:
+        return os.path.join(root, kiln_arrivals.resolve(root, path))
+    except OSError:
+        return None
 
 
 def has_servers(text):
