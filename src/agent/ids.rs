@@ -7,7 +7,7 @@ const REMEDY: &str = "give the user who runs Kiln more ids in /etc/subuid and /e
                       (`--isolation vm`), which has all";
 
 /// Some ids that follow each other: the first and the last one.
-type Range = (u64, u64);
+pub(crate) type Range = (u64, u64);
 
 /// The failure with the range of ids of this sandbox, if it is for want of one.
 pub(crate) fn explained(failure: Failure) -> Failure {
@@ -19,7 +19,7 @@ pub(crate) fn explained(failure: Failure) -> Failure {
 }
 
 /// The ids inside, by a map as `/proc/PID/uid_map` shows it, in order.
-fn ranges(map: &str) -> Vec<Range> {
+pub(crate) fn ranges(map: &str) -> Vec<Range> {
     let of_line = |line: &str| {
         let mut fields = line.split_whitespace().map(str::parse::<u64>);
         let (first, _, count) = (fields.next()?.ok()?, fields.next()?, fields.next()?.ok()?);

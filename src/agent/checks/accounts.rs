@@ -4,7 +4,10 @@
 use std::path::Path;
 
 use super::Finished;
-use crate::twins::{DPKG_STATUS, Root, control_field};
+use crate::{
+    ids::{Range, ranges},
+    twins::{DPKG_STATUS, Root, control_field},
+};
 
 /// The most bytes of a database that is looked at.
 const LARGEST: u64 = 64 << 20;
@@ -14,29 +17,16 @@ pub(super) fn outside(finished: &Finished) -> Vec<String> {
     let Ok(root) = Root::open(&finished.root) else {
         return Vec::new();
     };
-    let ranges = |file: &str| ranges(&fs_err::read_to_string(file).unwrap_or_default());
-    let (users, groups) = (ranges("/proc/self/uid_map"), ranges("/proc/self/gid_map"));
+    let here = |file: &str| ranges(&fs_err::read_to_string(file).unwrap_or_default());
+    let (users, groups) = (here("/proc/self/uid_map"), here("/proc/self/gid_map"));
     let text = |path: &str| root.text(Path::new(path), LARGEST).unwrap_or_default();
     let mut found = without(&text("etc/passwd"), "account", &users);
     found.extend(without(&text("etc/group"), "group", &groups));
     found
 }
 
-/// The ids that a map of a user namespace has: the first of each range, and how many.
-fn ranges(map: &str) -> Vec<(u64, u64)> {
-    let range = |line: &str| {
-        let mut fields = line.split_ascii_whitespace();
-        Some((fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?))
-    };
-    map.lines().filter_map(range).collect()
-}
-
-fn without(database: &str, what: &str, ranges: &[(u64, u64)]) -> Vec<String> {
-    let is_there = |id: u64| {
-        ranges
-            .iter()
-            .any(|(first, count)| (*first..first + count).contains(&id))
-    };
+fn without(database: &str, what: &str, ranges: &[Range]) -> Vec<String> {
+    let is_there = |id: u64| ranges.iter().any(|(first, last)| (*first..=*last).contains(&id));
     let mut found = Vec::new();
     for line in database.lines() {
         let mut fields = line.split(':');
@@ -80,7 +70,7 @@ mod tests {
     #[test]
     fn ids_outside_of_the_ranges_are_found() {
         let map = "         0     100000      65536\n     65536    1000000     10\n";
-        assert_eq!(ranges(map), [(0, 65536), (65536, 10)]);
+        assert_eq!(ranges(map), [(0, 65545)]);
         let passwd =
             "root:x:0:0::/root:/bin/sh\nlast:x:65545:1::/:/bin/sh\nsvc:x:1234567:700001::/:/bin/sh\n+::::::\nbroken\n";
         let found = without(passwd, "account", &ranges(map));
