@@ -118,7 +118,11 @@ fn unknown(name: &str, arch: Arch, there: &[Node<'_, '_>]) -> Failure {
         Code::ProfileUnknown,
         format!("there is no profile `{name}` for {arch}: {}", said(there)),
     )
-    .hint("name one of them: --profile NAME")
+    .hint(if there.is_empty() {
+        "leave --profile out"
+    } else {
+        "name one of them: --profile NAME"
+    })
 }
 
 fn is_for(node: Node<'_, '_>, arch: Arch) -> bool {
