@@ -275,7 +275,13 @@ async fn nothing_of_the_engines_host_is_within_reach() {
     let evidence = place.run(&spec).await;
     assert_eq!(
         evidence.last_words,
-        ["alone", "0 1879048192 65536", "1", "Seccomp:2"],
+        [
+            "alone",
+            "0 1879048192 65536",
+            "65536 2147483648 2147483646",
+            "1",
+            "Seccomp:2"
+        ],
         "{evidence:?}"
     );
     assert_eq!(fs_err::read_to_string(outside).unwrap(), "untouched");
