@@ -122,6 +122,14 @@ impl Family {
         self.living.entry(child).or_default().parent = parent;
     }
 
+    /// A process goes on with another program, which has not heard of the children of the one before.
+    pub(super) fn becomes_another(&mut self, process: i32) {
+        if let Some(living) = self.living.get_mut(&process) {
+            living.recent.clear();
+            living.failed = None;
+        }
+    }
+
     /// Whether this is a process or a thread of the family.
     pub(super) fn knows(&self, thread: i32) -> bool {
         self.living.contains_key(&thread) || self.threads.contains_key(&thread)
@@ -242,6 +250,17 @@ mod tests {
             [2, 6, 7, 4].map(|pid| failures.of_child(pid)),
             [Some(Twin), Some(Emulated), None, None]
         );
+    }
+
+    #[test]
+    fn a_program_that_a_shell_becomes_fails_by_itself() {
+        let mut family = Family::of(TOOL);
+        family.has_child(TOOL, SHELL);
+        family.has_child(SHELL, 3);
+        family.ends(3, 1, || program(Emulated));
+        family.becomes_another(SHELL);
+        family.ends(SHELL, 2, || program(Twin));
+        assert_eq!(family.failures().of_child(SHELL), Some(Twin));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //!
 //! A program that a signal ends under the emulator is a fault of the emulation, and scripts often hide it. A script
 //! cannot hide it from a tracer: `kiln-agent watch EMULATOR PROGRAM ARGUMENT…` starts a program and follows it and all
-//! its descendants. System calls are not traced; a process stops only when it begins, gets a signal, or ends. A native
-//! twin stands for an emulated program, so its death counts as much. The CPU time of processes that end under the
-//! emulator is added up.
+//! its descendants. System calls are not traced; a process stops only when it begins, starts a program, gets a signal, or
+//! ends. A native twin stands for an emulated program, so its death counts as much. The CPU time of processes that end
+//! under the emulator is added up.
 //!
 //! A result that no number stands for differs between CPUs, but the CPU keeps that there was one. So the registers of
 //! each thread are looked at when it ends: a twin that had such a result was not equal to the emulated program.
@@ -245,6 +245,7 @@ impl Watcher {
                 match event {
                     libc::PTRACE_EVENT_CLONE => self.note_thread(pid),
                     libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => self.note_child(pid),
+                    libc::PTRACE_EVENT_EXEC => self.family.becomes_another(pid.as_raw()),
                     libc::PTRACE_EVENT_EXIT => self.look_at_end(pid),
                     _ => {}
                 }

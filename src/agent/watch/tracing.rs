@@ -38,6 +38,7 @@ pub(super) fn seize(pid: Pid) -> Result<(), Errno> {
         | libc::PTRACE_O_TRACEFORK
         | libc::PTRACE_O_TRACEVFORK
         | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXEC
         | libc::PTRACE_O_TRACEEXIT;
     // SAFETY: the request takes no pointers.
     let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.as_raw(), 0, options) };
