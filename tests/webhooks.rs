@@ -258,7 +258,11 @@ async fn a_receiver_that_hangs_or_is_not_allowed_holds_up_no_other_one() {
         .ask("", "GET", "/kiln/v1/webhooks/deliveries?receiver=hangs", None)
         .await
         .json();
-    assert_eq!((&held[0]["attempts"], &held[0]["error"]), (&json!(1), &Value::Null), "{held}");
+    assert_eq!(
+        (&held[0]["attempts"], &held[0]["error"]),
+        (&json!(1), &Value::Null),
+        "{held}"
+    );
     // It wants no more of it: a dead letter at once, which is shown, and sent when somebody says so.
     let dead = async || {
         let dead = server
