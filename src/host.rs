@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use trust::{ca_bundle, signing_keys};
+pub use trust::{ca_bundle, kept_authorities, signing_keys};
 
 /// The kernel's id of this boot.
 pub fn boot_id() -> Option<String> {

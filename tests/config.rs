@@ -396,6 +396,7 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
 
         [trust]
         #ca =                                            # not set
+        keep_ca = false                                  # default
         #signing_keys =                                  # not set
 
         [docker]

@@ -38,6 +38,7 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The site's authorities, which the new root trusts for a while, and its keys.
 const SITE_AUTHORITIES: &str = "/run/kiln-authorities.pem";
+const KEPT_AUTHORITIES: &str = "/run/kiln-kept-authorities.pem";
 const SITE_KEYS: &str = "/run/kiln-keys";
 
 /// Gets the job from the server, does it, and reports its outcome.
@@ -232,6 +233,9 @@ impl Steps<'_> {
         if let Some(bundle) = &self.job.ca_bundle {
             fs_err::write(CA_BUNDLE, bundle)?;
             fs_err::write(SITE_AUTHORITIES, bundle)?;
+        }
+        if let Some(kept) = &self.job.kept_authorities {
+            fs_err::write(KEPT_AUTHORITIES, kept)?;
         }
         fs_err::create_dir_all(SITE_KEYS)?;
         for (number, key) in self.job.signing_keys.iter().enumerate() {

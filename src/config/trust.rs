@@ -13,8 +13,11 @@ settings! {
     ["trust"]
     pub struct TrustSettings {
         /// A PEM file of further certificate authorities, or a directory of such files. Programs in the new root trust them, and
-        /// this host's, until it is made; they are not in the image.
+        /// this host's, until it is made.
         ca: Option<PathBuf> = None, like "\"/etc/kiln/ca.pem\"";
+        /// Whether the authorities of `ca` stay in every image, where its distribution has those of its site. Otherwise an image
+        /// has those of its recipe alone.
+        keep_ca: bool = false;
         /// A directory of public keys in ASCII armour, one in each file. Every build accepts repositories and packages that they
         /// sign, as if each recipe named them. Images of rpms have them in their database of keys.
         signing_keys: Option<PathBuf> = None, like "\"/etc/kiln/signing-keys\"";
@@ -33,6 +36,13 @@ impl Config {
                 }
                 Err(error) => problems.push(self.problem(SECTION, "ca", error).hint("name a file, or a directory")),
             }
+        }
+        if self.trust.keep_ca && self.trust.ca.is_none() {
+            let text = "there are none to keep: `ca` is not set";
+            problems.push(
+                self.problem(SECTION, "keep_ca", text)
+                    .hint("name them by `ca`, or leave it out"),
+            );
         }
         if let Some(dir) = &self.trust.signing_keys
             && let Err(error) = host::trust::keys_in(dir)

@@ -26,16 +26,21 @@ const ARMOUR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 #[derive(Debug)]
 struct Named {
     ca: Option<PathBuf>,
+    keep_ca: bool,
     signing_keys: Option<PathBuf>,
 }
 
 /// There is one in a process.
 static NAMED: OnceLock<Named> = OnceLock::new();
 
-/// Trusts, from now on, what the configuration names: authorities, and keys that sign packages.
-pub fn use_files(ca: Option<PathBuf>, signing_keys: Option<PathBuf>) {
+/// Trusts, from now on, what the configuration names: authorities, and whether images keep them, and keys that sign packages.
+pub fn use_files(ca: Option<PathBuf>, keep_ca: bool, signing_keys: Option<PathBuf>) {
     // The first ones hold: a process reads one configuration, if it reads it more than once.
-    let _ = NAMED.set(Named { ca, signing_keys });
+    let _ = NAMED.set(Named {
+        ca,
+        keep_ca,
+        signing_keys,
+    });
 }
 
 /// The certificate authorities that builds trust, PEM: those of this host, or those that `SSL_CERT_FILE` names, and those of the
@@ -56,6 +61,23 @@ pub fn ca_bundle() -> Option<String> {
         }
     }
     (!bundle.is_empty()).then_some(bundle)
+}
+
+/// The certificate authorities that every image keeps, PEM.
+///
+/// # Errors
+///
+/// `keep_ca` in `[trust]` is set, and those of `ca` cannot be read: an image would lack them.
+pub fn kept_authorities() -> Result<Option<String>, Failure> {
+    let kept = NAMED.get().filter(|named| named.keep_ca);
+    let Some(path) = kept.and_then(|named| named.ca.as_ref()) else {
+        return Ok(None);
+    };
+    let texts = texts(path).map_err(|error| {
+        Failure::new(Code::ConfigInvalid, format_args!("[trust] ca: {error}"))
+            .hint("images are to keep these authorities, as `keep_ca` says")
+    })?;
+    Ok(Some(texts.join("\n")))
 }
 
 /// The keys that sign this site's packages.

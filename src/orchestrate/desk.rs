@@ -241,6 +241,7 @@ impl Orchestrator {
             checks: self.checks.clone(),
             cpus: self.cpus_of(&stored.run).await?,
             ca_bundle: host::ca_bundle(),
+            kept_authorities: host::kept_authorities()?,
             signing_keys: host::signing_keys()?,
             from: stored.run.resumes().map(|resume| resume.step),
             // The agent knows what it waits for; the clock that would end its job for silence does not.

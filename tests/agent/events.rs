@@ -62,6 +62,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         checks: kiln_records::CheckLevels::new(),
         cpus: 1,
         ca_bundle: None,
+        kept_authorities: None,
         signing_keys: Vec::new(),
         from: None,
         patience_s: seconds,

@@ -1,7 +1,9 @@
 //! Authorities, signing keys and mirrors of a site, and what is said of what fails.
 
 use std::{
+    fs::Permissions,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -68,6 +70,9 @@ fn sign(dir: &Path, script: &str) {
 /// Where Fedora's family has its authorities.
 const BUNDLE: &str = "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem";
 
+/// Where it has those of its site.
+const ANCHORS: &str = "etc/pki/ca-trust/source/anchors";
+
 /// The repository of `recipes/deb-tiny`.
 const DEB_TINY: &str = "<repository type=\"apt-deb\" alias=\"tiny\" distribution=\"tiny\" components=\"main\" \
                         repository_gpgcheck=\"false\">\n    <source path=\"{{ deb_repo }}\"/>\n  </repository>";
@@ -113,7 +118,7 @@ fn a_recipes_key_is_fetched_and_is_the_only_one_that_counts() {
 }
 
 #[test]
-fn a_sites_keys_and_authorities_hold_in_every_build_and_are_not_left_in_images() {
+fn a_sites_keys_and_authorities_hold_in_every_build_and_stay_only_where_asked() {
     needs!(support::no_namespaces());
     let (kiln, dir) = (Kiln::new(), tempfile::tempdir().unwrap());
     let repository = Repository::native_in(dir.path());
@@ -135,22 +140,31 @@ fn a_sites_keys_and_authorities_hold_in_every_build_and_are_not_left_in_images()
             ),
         );
     let output = dir.path().join("out");
-    let mut command = kiln.command([
-        "build",
-        recipe.path(),
-        &repository.set(),
-        "--output",
-        output.to_str().unwrap(),
-    ]);
-    command
-        .env("KILN__TRUST__SIGNING_KEYS", dir.path().join("keys"))
-        .env("KILN__TRUST__CA", dir.path().join("ca"));
-    run(command).ok();
-    let job = kiln.jobs().pop().unwrap();
-    assert!(kiln.log(&job).contains("fact trusted"));
-    let rootfs = output.join(support::HOST).join("rootfs");
-    let left = tool("unsquashfs", &["-cat", rootfs.to_str().unwrap(), BUNDLE]);
-    assert_eq!(left, own);
+    // Builds, and returns the files with these paths of the image.
+    let build = |recipe: &Recipe, keep: &str, files: &[&str]| {
+        let set = repository.set();
+        let output = output.to_str().unwrap();
+        let mut command = kiln.command(["build", recipe.path(), &set, "--output", output]);
+        command
+            .env("KILN__TRUST__SIGNING_KEYS", dir.path().join("keys"))
+            .env("KILN__TRUST__CA", dir.path().join("ca"))
+            .env("KILN__TRUST__KEEP_CA", keep);
+        run(command).ok();
+        assert!(kiln.log(&kiln.jobs().pop().unwrap()).contains("fact trusted"));
+        let rootfs = format!("{output}/{}/rootfs", support::HOST);
+        tool("unsquashfs", &[&["-cat", &rootfs], files].concat())
+    };
+    assert_eq!(build(&recipe, "false", &[BUNDLE]), own);
+
+    // An image keeps them where its distribution's tool takes them up.
+    let program = "root/usr/bin/update-ca-trust";
+    let kept = recipe
+        .with(&format!("root/{ANCHORS}/README"), "Of the site.")
+        .with(program, &format!("#!/bin/sh\ncat /{ANCHORS}/*.crt >> /{BUNDLE}\n"));
+    let program = Path::new(kept.path()).join(program);
+    fs_err::set_permissions(program, Permissions::from_mode(0o755)).unwrap();
+    let anchor = format!("{ANCHORS}/kiln-site-1.crt");
+    assert_eq!(build(&kept, "true", &[&anchor, BUNDLE]), format!("{site}{own}{site}"));
     kiln.assert_clean();
 }
 

@@ -258,5 +258,5 @@ if ADDRESS != "-":
     SystemPrepare.install_bootstrap = bootstrap
     SystemPrepare.install_system = system
 kiln_ended.install()
-kiln_trust.install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare)
+kiln_trust.install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetup)
 sys.exit(main())

@@ -15,6 +15,7 @@ import sys
 
 # The site's authorities, and its keys. The agent writes them, if there are any.
 AUTHORITIES = "/run/kiln-authorities.pem"
+KEPT = "/run/kiln-kept-authorities.pem"
 KEYS = "/run/kiln-keys/*"
 
 # The files of Debian's, Fedora's and SUSE's families. In other places these have links to them.
@@ -25,6 +26,14 @@ BUNDLES = (
 )
 # The one that is made for apt in a root without any.
 NEW = BUNDLES[0]
+
+# Where distributions have the authorities of their site, the end of such a file's name, and the tool that adds them to a bundle.
+# Debian's tool takes one certificate in a file.
+PLACES = (
+    ("usr/local/share/ca-certificates", "crt", "update-ca-certificates"),
+    ("etc/pki/ca-trust/source/anchors", "crt", "update-ca-trust"),
+    ("etc/pki/trust/anchors", "crt", "update-ca-certificates"),
+)
 
 # Lines around what is added, which readers of such files pass over. The second beginning follows a file without a last newline.
 BEGINNINGS = (b"# Of the site that makes this image, until it is made:\n", b"\n# Of the site that makes this image:\n")
@@ -159,8 +168,33 @@ def forget(root, path):
             os.close(at)
 
 
-def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare):
+def keep(root, run):
+    """Puts those that the image is to keep where its distribution has them, and has its tool take them up."""
+    if not os.path.exists(KEPT):
+        return
+    with open(KEPT, "rb") as file:
+        kept = [found.group() + b"\n" for found in CERTIFICATE.finditer(file.read())]
+    for place, end, tool in PLACES:
+        try:
+            os.close(enter(root, place + "/x", False))
+        except OSError:
+            continue
+        for number, certificate in enumerate(kept, 1):
+            with open_in(root, f"{place}/kiln-site-{number}.{end}", os.O_RDWR | os.O_CREAT | os.O_TRUNC) as file:
+                file.write(certificate)
+        done = run(["chroot", root, tool], raise_on_error=False)
+        if not done or done.returncode:
+            print(f"warning: the image has the site's authorities in /{place}, but {tool} failed in it", flush=True)
+        return
+    print(
+        "warning: the image does not keep the site's authorities: it has no place for them, such as the package ca-certificates makes",
+        flush=True,
+    )
+
+
+def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetup):
     run, call = Command.run, Command.call
+    call_config_script = SystemSetup.call_config_script
     setup = SystemPrepare.setup_repositories
     zypper_import, dnf_add = RepositoryZypper.import_trusted_keys, RepositoryDnf4.add_repo
     # The keys that the recipe names, and those with the site's.
@@ -202,7 +236,13 @@ def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare):
             with open(os.path.join(directory, f"{name}.repo"), "a") as file:
                 file.write("gpgkey = " + " ".join(map(address, accepted)) + "\n")
 
+    def keep_and_configure(self):
+        # The recipe's script finds them, and so do tools that it calls.
+        keep(self.root_dir, Command.run)
+        call_config_script(self)
+
     Command.run, Command.call = staticmethod(trusting_run), staticmethod(trusting_call)
+    SystemSetup.call_config_script = keep_and_configure
     SystemPrepare.setup_repositories = setup_repositories
     RepositoryZypper.import_trusted_keys = import_to_zypper
     RepositoryDnf4.add_repo = add_to_dnf

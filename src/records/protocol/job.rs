@@ -52,6 +52,8 @@ pub struct JobDescription {
     pub cpus: u32,
     /// Trusted certificate authorities, PEM. The sandbox has none of its own.
     pub ca_bundle: Option<String>,
+    /// The authorities that a new image keeps, PEM.
+    pub kept_authorities: Option<String>,
     /// Keys of the site, whose signatures of repositories and packages the build accepts.
     pub signing_keys: Vec<SigningKey>,
     /// The first step to do. Another attempt finished the earlier ones, and this one has its disk space. None means all
