@@ -171,12 +171,16 @@ fn a_build_whose_sandbox_dies_is_tried_again() {
     needs!(support::no_namespaces());
     let _alone = alone();
     let (kiln, repository) = (Kiln::new(), Repository::native());
-    let recipe = Recipe::with_script("touch /var/asleep; sleep 3");
+    // It goes on only once it is told to, so that the first try is killed in it, however long that takes.
+    let recipe = Recipe::with_script("touch /var/asleep; until [ -e /var/awake ]; do sleep 0.1; done");
     let mut command = kiln.command(["build", recipe.path(), &repository.set()]);
     command.env("KILN__WATCH__RETRY_PAUSE", "1s");
     let mut build = Started::new(command);
     kiln.wait_for_file(&mut build, "var/asleep");
     kill(processes_of(build.pid())["agent"], Signal::SIGKILL).unwrap();
+    eventually(|| kiln.jobs()[0]["attempt"] == 2);
+    let asleep = kiln.wait_for_file(&mut build, "var/asleep");
+    fs_err::write(asleep.with_file_name("awake"), "").unwrap();
     let ran = build.end().ok();
     assert!(ran.stderr.contains("its last try failed"), "{}", ran.stderr);
     let job = kiln.jobs().pop().unwrap();
