@@ -52,6 +52,8 @@ fn a_build_that_only_twins_fail_succeeds_without_them() {
     assert_eq!(error, ["script_failed", "build"], "{status:#}");
     assert!(log.contains("the job is tried again without native twins"), "{log}");
     assert_eq!(log.matches("fact tried\n").count(), 2, "{log}");
+    // Only the script was repeated.
+    assert!(log.contains("its root after them is reused"), "{log}");
     kiln.assert_clean();
 }
 

@@ -167,7 +167,7 @@ impl Orchestrator {
     async fn image_key(&self, stored: &StoredRun, driver: &dyn Driver, recipe: &str) -> Result<String, Failure> {
         let (_, toolbox) = self.equipment.of(driver.arch().await?)?;
         let boot = &stored.run.plan.boot;
-        let mut hash = Fields::of_run("image 1", stored);
+        let mut hash = Fields::of_run("image 1", stored, stored.run.twins_in_force());
         hash.add(recipe);
         hash.add(toolbox.facts.sha256);
         for name in [&boot.kernel, &boot.initrd, &boot.parameters] {

@@ -17,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use kiln_records::{
-    CacheDepth, Code, Failure, LayerOutcome,
+    CacheDepth, Code, Failure, LayerOutcome, TwinLevel,
     archive::{self, Kind, Limits},
     description::{self, Missing},
     link::bucket_and_key,
@@ -219,7 +219,7 @@ impl Orchestrator {
             Err(never) => return Ok(Err(never)),
         };
         let key = |what: &str, files: [u8; 32], found: &str| {
-            let mut hash = Fields::of_run(what, stored);
+            let mut hash = Fields::of_run(what, stored, stored.run.twins_of_packages());
             hash.add(files);
             hash.add(found);
             hash.hex()
@@ -255,8 +255,9 @@ struct Early {
 pub(super) struct Fields(Sha256);
 
 impl Fields {
-    /// What every key has: what is kept, the values of the recipe's templates, its profiles, and how the job is carried out.
-    pub(super) fn of_run(what: &str, stored: &StoredRun) -> Self {
+    /// What every key has: what is kept, the values of the recipe's templates, its profiles, and how the job is carried out, with
+    /// these native twins.
+    pub(super) fn of_run(what: &str, stored: &StoredRun, twins: TwinLevel) -> Self {
         let (job, run, plan) = (&stored.job, &stored.run, &stored.run.plan);
         let mut hash = Self(Sha256::new());
         hash.add(format!(
@@ -277,6 +278,7 @@ impl Fields {
         hash.add(host::apt_mirror().map_or(String::new(), |mirror| mirror.archive));
         hash.add(host::ca_bundle().unwrap_or_default());
         // What cannot be read fails the job before it looks for a layer.
+        hash.add(host::kept_authorities().ok().flatten().unwrap_or_default());
         for key in host::signing_keys().unwrap_or_default() {
             hash.add(key.text);
         }
@@ -285,7 +287,7 @@ impl Fields {
             "{} {} {} {} {}",
             job.arch,
             plan.how.name(),
-            run.twins_in_force(),
+            twins,
             plan.driver.name(),
             plan.own_kernel
         ));

@@ -631,6 +631,15 @@ impl Run {
         Ok(())
     }
 
+    /// Which tools may have run as native twins in this attempt's root until its packages were installed. Where a script of the
+    /// recipe failed with twins, that script is tried again by plain emulation, in the root that it had.
+    pub fn twins_of_packages(&self) -> TwinLevel {
+        match &self.twins_fallback {
+            Some(fallback) if fallback.failure.code == Code::ScriptFailed => self.plan.twins,
+            _ => self.twins_in_force(),
+        }
+    }
+
     /// Which tools may run as native twins in this attempt.
     pub fn twins_in_force(&self) -> TwinLevel {
         match self.twins_fallback {
