@@ -42,12 +42,14 @@ const EXPIRED: &str = "the mirror is frozen, or no longer updated: use another o
                        (docs/recipes.md, \"Frozen mirrors\")";
 const CLOCK: &str = "the clock of this host is wrong, or the mirror's; or accept its index for that repository (docs/recipes.md, \
                      \"Frozen mirrors\")";
+const LOCALE: &str = "the root has no locale of this name: add the package that has it (glibc-locale, glibc-langpack-…, locales-all), or \
+                      remove <locale>";
 const KEYMAP: &str =
     "the root has no keymap of this name: add the package that has it, or remove <keytable>; config.sh can set it";
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 62] = [
+const TABLE: [Known; 63] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -125,6 +127,7 @@ const TABLE: [Known; 62] = [
         DRACUT,
     ),
     known(&["keymap", "is not installed"], Code::BuildFailed, KEYMAP),
+    known(&["locale", "is not installed"], Code::BuildFailed, LOCALE),
     known(&["kiwidescriptioninvalid"], Code::RecipeConfigInvalid, SCHEMA),
     known(&["kiwischemaimporterror"], Code::RecipeConfigInvalid, SCHEMA),
     // The last ones, since dracut tries it as well, and goes on without.
@@ -153,9 +156,14 @@ pub fn known_cause(lines: &[String]) -> Option<Failure> {
 /// The known cause of a script's failure that its lines name, if any. A script may go on after most failures, so only what
 /// makes everything else fail, too, counts wherever it was said.
 pub fn cause_of_script(lines: &[String]) -> Option<Failure> {
+    cause_of_program(lines, &lines[lines.len().saturating_sub(LAST_WORDS)..])
+}
+
+/// The known cause of a program's failure that its `own` lines name, if any, or all lines, if it makes everything else fail, too:
+/// earlier programs failed without consequences.
+pub fn cause_of_program(lines: &[String], own: &[String]) -> Option<Failure> {
     let is_general = |code| matches!(code, Code::DiskFull | Code::EmulatorFault | Code::OutOfMemory);
-    let last = &lines[lines.len().saturating_sub(LAST_WORDS)..];
-    cause_among(lines, is_general).or_else(|| cause_among(last, |_| true))
+    cause_among(lines, is_general).or_else(|| cause_among(own, |_| true))
 }
 
 fn cause_among(lines: &[String], is_wanted: impl Fn(Code) -> bool) -> Option<Failure> {

@@ -106,10 +106,14 @@ fn why(said: &[String], ended: Option<&Ended>, failures: &Failures) -> Failure {
     let culprit = ended.program.as_ref().map(|program| failures.of_child(program.pid));
     let failure = match &ended.program {
         Some(program) if ended.error == "KiwiScriptFailed" => script_failed(program, said),
-        program => cause::known_cause(said).unwrap_or_else(|| match program {
-            Some(program) => program_failed(program),
-            None => refused(ended),
-        }),
+        Some(program) => {
+            let own = since_start_of(program.name(), said);
+            cause::cause_of_program(said, own).unwrap_or_else(|| program_failed(program))
+        }
+        None => {
+            let own = lines_of(&format!("{}: {}", ended.error, ended.message));
+            cause::cause_of_program(said, &own).unwrap_or_else(|| refused(ended))
+        }
     };
     let cleared = match (&ended.program, culprit.flatten()) {
         // kiwi itself is no program of the image.
@@ -131,8 +135,7 @@ pub(crate) fn is_cleared(culprit: Culprit, code: Code) -> bool {
 /// A script of the recipe has failed. The cause is what it said last.
 fn script_failed(program: &Program, said: &[String]) -> Failure {
     let name = program.script();
-    let begun = said.iter().rposition(|line| is_command(line) && line.contains(name));
-    if let Some(known) = cause::cause_of_script(&said[begun.map_or(0, |at| at + 1)..]) {
+    if let Some(known) = cause::cause_of_script(since_start_of(name, said)) {
         return known;
     }
     let detail = told(name, program.status, &program.said);
@@ -167,6 +170,16 @@ fn is_command(line: &str) -> bool {
     cause::text_of(line).starts_with("EXEC: [")
 }
 
+fn lines_of(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What was said since kiwi started a program with this name last, or all.
+fn since_start_of<'a>(name: &str, said: &'a [String]) -> &'a [String] {
+    let begun = said.iter().rposition(|line| is_command(line) && line.contains(name));
+    &said[begun.map_or(0, |at| at + 1)..]
+}
+
 /// Why kiwi failed, if it noted nothing: its last error, or its last words.
 fn of_output(said: &[String]) -> Failure {
     let error = said.iter().rposition(|line| line.starts_with("[ ERROR"));
@@ -184,10 +197,6 @@ fn of_output(said: &[String]) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lines(text: &str) -> Vec<String> {
-        text.lines().map(str::to_owned).collect()
-    }
 
     fn ended(error: &str, message: &str) -> Ended {
         Ended {
@@ -231,7 +240,7 @@ mod tests {
             ("Traceback:\nTypeError: oops\n\n", "kiwi: TypeError: oops"),
             ("", "kiwi failed without a message"),
         ] {
-            let failure = why(&lines(said), None, &of(None));
+            let failure = why(&lines_of(said), None, &of(None));
             assert_eq!((failure.code, &*failure.detail), (Code::BuildFailed, detail));
             assert!(failure.may_be_of_twins());
         }
@@ -249,7 +258,7 @@ mod tests {
             (3, "", "config.sh failed with status 3, and said nothing"),
             (-9, "", "config.sh was killed by signal 9"),
         ] {
-            let output = lines(
+            let output = lines_of(
                 "[ DEBUG   ]: 10:00:00 | EXEC: [chroot /scratch/root useradd x]\n\
                  [ DEBUG   ]: 10:00:00 | system: E: Unable to locate package of-another-command\n\
                  [ DEBUG   ]: 10:00:00 | EXEC: [chroot /scratch/root bash /image/config.sh]\n\
@@ -260,6 +269,34 @@ mod tests {
             let failure = why(&output, Some(&failed), &of(None));
             assert_eq!((failure.code, &*failure.detail), (Code::ScriptFailed, detail));
         }
+    }
+
+    #[test]
+    fn what_an_earlier_program_said_is_not_the_cause() {
+        let output = lines_of(
+            "[ DEBUG   ]: 10:00:00 | EXEC: [chroot /scratch/root zypper install kernel]\n\
+             [ DEBUG   ]: 10:00:01 | system: dracut-install: ERROR: installing 'nologin'\n\
+             [ DEBUG   ]: 10:00:02 | EXEC: [chroot /scratch/root systemd-firstboot --locale=x]\n\
+             [ DEBUG   ]: 10:00:02 | EXEC: [umount -l /scratch/root]",
+        );
+        let locale = "Locale x is not installed.";
+        let failed = by_program(
+            "KiwiCommandError",
+            "chroot /scratch/root systemd-firstboot --locale=x",
+            1,
+            locale,
+        );
+        let detail = format!("kiwi: systemd-firstboot failed with status 1: {locale}");
+        let of_program = why(&output, Some(&failed), &of(None));
+        assert_eq!((of_program.code, of_program.detail), (Code::BuildFailed, detail));
+        let of_kiwi = why(&output, Some(&ended("KiwiRuntimeError", "no")), &of(None));
+        assert_eq!(
+            (of_kiwi.code, &*of_kiwi.detail),
+            (Code::BuildFailed, "kiwi: KiwiRuntimeError: no")
+        );
+        // A disk that is full makes everything fail.
+        let full = [vec!["tar: x: No space left on device".to_owned()], output].concat();
+        assert_eq!(why(&full, Some(&failed), &of(None)).code, Code::DiskFull);
     }
 
     #[test]
@@ -292,7 +329,7 @@ mod tests {
                 100,
                 "E: Sub-process",
             );
-            let said = lines("dpkg: error processing package x (--configure):");
+            let said = lines_of("dpkg: error processing package x (--configure):");
             why(&said, Some(&failed), &of(Some(culprit))).may_be_of_twins()
         };
         assert_eq!([Twin, Script, Emulated].map(scriptlet), [true, true, false]);
