@@ -120,15 +120,15 @@ fn init(order: &Order, disk: &Path) -> Result<i32, Failure> {
         doors,
     };
     furnish(&mut Linux, &sources, &name, &hostname, &resolv_conf)?;
-    let mut command = process1::agent(&order.facts)?;
+    let (mut command, release) = process1::agent(&order.facts)?;
     // The driver reads this process's own standard output.
     command.stdout(std::process::Stdio::null());
-    confine(if order.filters_calls {
+    let scope = if order.filters_calls {
         Scope::AllCalls
     } else {
         Scope::Sockets
-    })?
-    .answer();
+    };
+    confine(scope, Some(release))?.answer()?;
     run_and_reap(command)
 }
 

@@ -27,16 +27,16 @@ const GROUPS: &str = "/groups";
 pub(super) fn run_agent(job: &GuestJob, words: File, news: &News) -> Result<GuestReport, Failure> {
     let failed = |error: std::io::Error| devices::failed("cannot run the agent", &error);
     let members = group(job.pids).map_err(failed)?;
-    let mut command = process1::agent(&job.facts)?;
+    let (mut command, release) = process1::agent(&job.facts)?;
     command.stdout(Stdio::null()).stderr(Stdio::from(words));
-    // SAFETY: the child of this process, whose only other thread takes no lock that the child needs, may allocate.
+    // From here on, this process has no other sockets than the job's programs either, and needs none.
+    confine(Scope::Sockets, Some(release))?.answer()?;
+    // SAFETY: the child of this process, whose other threads take no lock that the child needs, may allocate.
     #[expect(unsafe_code, reason = "the child enters its root before it runs the agent")]
     unsafe {
         command.pre_exec(move || {
             (&members).write_all(b"0")?;
-            enter_root()?;
-            // Nobody answers: the agent takes this process's place.
-            confine(Scope::Sockets).map(drop).map_err(std::io::Error::other)
+            enter_root()
         });
     }
     news.tell_of_disk();

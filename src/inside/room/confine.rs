@@ -5,17 +5,18 @@ use kiln_records::{Code, Failure};
 use nix::{errno::Errno, libc};
 
 pub use super::filter::Scope;
-use super::{filter::install, socketcall::Questions};
+use super::{filter::install, questions::Questions, release::Release, uname::Names};
 
 /// Leaves the session keyring of whoever started Kiln, and limits the system calls of this process and of everything it
-/// starts. What the kernel asks afterwards is to be answered once this process has given up its own rights.
+/// starts. What the kernel asks afterwards is to be answered once this process has given up its own rights. With a
+/// `release`, it asks about `uname` as well, if it can, and no program has an answer until then.
 ///
 /// # Errors
 ///
 /// `sandbox_start` when the kernel refuses.
-pub fn confine(scope: Scope) -> Result<Questions, Failure> {
+pub fn confine(scope: Scope, release: Option<Release>) -> Result<Questions, Failure> {
     leave_keyring()?;
-    install(scope)
+    install(scope, release.and_then(Names::of_kernel))
 }
 
 /// Joins a new session keyring, without content and without a name.
@@ -82,7 +83,7 @@ mod tests {
     fn a_confined_thread_has_neither_keyrings_nor_vsock() {
         let said = std::thread::spawn(|| {
             // Only who has all rights may install a filter.
-            confine(Scope::AllCalls).ok()?.answer();
+            confine(Scope::AllCalls, None).ok()?.answer().ok()?;
             let keyctl = call(
                 libc::SYS_keyctl,
                 [0, libc::c_long::from(libc::KEY_SPEC_SESSION_KEYRING), 0, 0, 0],

@@ -7,7 +7,7 @@
 //! Sockets are of a few families only. The others are not confined by a network namespace (vsock leads to the
 //! hypervisor), or are parts of the kernel that no build needs.
 
-use std::{collections::HashMap, os::fd::RawFd};
+use std::{collections::HashMap, fmt::Display, os::fd::RawFd};
 
 use kiln_records::{Code, Failure};
 use nix::{errno::Errno, libc};
@@ -15,7 +15,9 @@ use serde::Deserialize;
 
 use super::{
     families::NETLINK,
-    socketcall::{MAKES_PAIR, MAKES_SOCKET, Questions},
+    questions::{I386, Questions},
+    socketcall::{MAKES_PAIR, MAKES_SOCKET},
+    uname::Names,
 };
 
 /// The list, in the form that container engines read.
@@ -39,7 +41,12 @@ enum Verdict {
     Socket,
     /// The same, by a call whose arguments are in memory: who makes the filter is asked.
     Socketcall,
+    /// Who makes the filter is asked.
+    Ask,
 }
+
+/// The calls that say which kernel there is.
+const UNAME: [&str; 3] = ["uname", "olduname", "oldolduname"];
 
 /// A way into the kernel: a table of numbers and names.
 struct Entry {
@@ -48,11 +55,8 @@ struct Entry {
     table: Vec<(u32, &'static str)>,
 }
 
-/// `AUDIT_ARCH_I386`.
-const I386: u32 = 0x4000_0003;
-
 /// Installs the filter in this process; whatever it starts inherits it. The process must have `CAP_SYS_ADMIN` in its
-/// user namespace.
+/// user namespace. With `names`, calls of `uname` are asked about, if the kernel and the engine let them be.
 ///
 /// Without `no_new_privs`: programs that change their user, such as `sudo` or `ping`, work in a build as on any system.
 /// They win nothing that root of the sandbox, which runs the recipe, has not got; and no program of the host can be run.
@@ -60,26 +64,33 @@ const I386: u32 = 0x4000_0003;
 /// # Errors
 ///
 /// `sandbox_start` when the kernel refuses the filter.
-pub fn install(scope: Scope) -> Result<Questions, Failure> {
-    let failed = |why: String| Failure::new(Code::SandboxStart, format!("cannot limit system calls: {why}"));
-    let mut program = program(scope).map_err(|error| failed(error.to_string()))?;
-    let program = libc::sock_fprog {
-        len: u16::try_from(program.len()).map_err(|_| failed("the filter is too long".to_owned()))?,
-        filter: program.as_mut_ptr(),
-    };
+pub(super) fn install(scope: Scope, names: Option<Names>) -> Result<Questions, Failure> {
     // Without this flag older kernels slow down every process that has a filter.
     let plain = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
-    match set(plain | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER, &program) {
-        Ok(listener) => Ok(Questions::of(listener)),
-        // A kernel that asks nobody, or an engine that answers its own questions.
-        Err(Errno::EINVAL | Errno::EBUSY) => set(plain, &program).map(|_| Questions::none()),
-        Err(errno) => Err(errno),
+    let asks = plain | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // With that one, signals that end nothing do not disturb a call whose answer is on its way.
+    for flags in [asks | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, asks] {
+        match set(flags, &program(scope, names.is_some())?) {
+            Ok(listener) => return Ok(Questions::of(listener, names)),
+            // A kernel that does not know the flag, or asks nobody, or an engine that answers its own questions.
+            Err(Errno::EINVAL | Errno::EBUSY) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
     }
-    .map_err(|errno| failed(errno.to_string()))
+    set(plain, &program(scope, false)?).map_err(failed)?;
+    Ok(Questions::none())
+}
+
+fn failed(why: impl Display) -> Failure {
+    Failure::new(Code::SandboxStart, format!("cannot limit system calls: {why}"))
 }
 
 /// Installs a filter. Returns what the kernel does: a descriptor if it is to ask.
-fn set(flags: libc::c_ulong, program: &libc::sock_fprog) -> Result<RawFd, Errno> {
+fn set(flags: libc::c_ulong, program: &[libc::sock_filter]) -> Result<RawFd, Errno> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| Errno::E2BIG)?,
+        filter: program.as_ptr().cast_mut(),
+    };
     // SAFETY: the kernel copies the program, which lives until the call returns.
     #[expect(unsafe_code, reason = "the call has no safe form")]
     let done = unsafe {
@@ -87,7 +98,7 @@ fn set(flags: libc::c_ulong, program: &libc::sock_fprog) -> Result<RawFd, Errno>
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
             flags,
-            &raw const *program,
+            &raw const program,
         )
     };
     Errno::result(done).map(|done| RawFd::try_from(done).unwrap_or(-1))
@@ -147,15 +158,20 @@ fn named() -> Result<HashMap<String, Verdict>, serde_json::Error> {
     Ok(rules.collect())
 }
 
-fn program(scope: Scope) -> Result<Vec<libc::sock_filter>, serde_json::Error> {
-    let named = named()?;
-    let verdict_on = |audit: u32, name: &str| match (name, scope) {
+/// The filter; `asks` if it asks about `uname`.
+fn program(scope: Scope, asks: bool) -> Result<Vec<libc::sock_filter>, Failure> {
+    let named = named().map_err(failed)?;
+    let by_name = |audit: u32, name: &str| match (name, scope) {
         ("socket" | "socketpair", _) => Verdict::Socket,
         ("socketcall", _) if audit == I386 => Verdict::Socketcall,
         // Nothing uses it there.
         ("socketcall", _) => Verdict::Refuse(Errno::ENOSYS),
         (_, Scope::Sockets) => Verdict::Allow,
         (name, Scope::AllCalls) => named.get(name).copied().unwrap_or(Verdict::Refuse(Errno::EPERM)),
+    };
+    let verdict_on = |audit: u32, name: &str| match by_name(audit, name) {
+        Verdict::Allow if asks && UNAME.contains(&name) => Verdict::Ask,
+        verdict => verdict,
     };
     let unknown = match scope {
         // Programs fall back when a call seems not to exist.
@@ -273,7 +289,7 @@ fn answer(verdict: Verdict) -> libc::sock_filter {
     let value = match verdict {
         Verdict::Allow => libc::SECCOMP_RET_ALLOW,
         Verdict::Refuse(errno) => libc::SECCOMP_RET_ERRNO | (errno as i32).cast_unsigned(),
-        Verdict::Socketcall => libc::SECCOMP_RET_USER_NOTIF,
+        Verdict::Socketcall | Verdict::Ask => libc::SECCOMP_RET_USER_NOTIF,
         Verdict::Socket => libc::SECCOMP_RET_KILL_PROCESS,
     };
     statement(libc::BPF_RET | libc::BPF_K, value)
@@ -337,7 +353,7 @@ mod tests {
 
     /// The answers on these calls, by every entry that has them.
     fn all(scope: Scope, name: &str, arguments: [u64; 3]) -> Vec<u32> {
-        let program = program(scope).unwrap();
+        let program = program(scope, false).unwrap();
         let entries = entries().into_iter();
         let of_entry = entries.filter_map(|entry| {
             let number = entry.table.iter().find(|(_, known)| *known == name)?.0;
@@ -386,7 +402,7 @@ mod tests {
 
     #[test]
     fn calls_and_entries_that_nobody_named_do_not_exist() {
-        let program = program(Scope::AllCalls).unwrap();
+        let program = program(Scope::AllCalls, false).unwrap();
         for entry in entries() {
             let last = entry.table.iter().map(|(number, _)| *number).max().unwrap();
             assert_eq!(ask(&program, entry.audit, last + 1, [0; 3]), ENOSYS);
@@ -396,7 +412,7 @@ mod tests {
         assert_eq!(ask(&program, 8, 1, [0; 3]), ENOSYS);
         #[cfg(target_arch = "x86_64")]
         for scope in [Scope::AllCalls, Scope::Sockets] {
-            let program = super::program(scope).unwrap();
+            let program = super::program(scope, true).unwrap();
             assert_eq!(ask(&program, 0xc000_003e, 0x4000_0000 + 41, [1, 1, 0]), ENOSYS);
         }
     }
@@ -444,6 +460,23 @@ mod tests {
             assert!(all(scope, "socketcall", [1; 3]).iter().all(|is| *is == ENOSYS));
         }
         assert_all(Scope::Sockets, "keyctl", [0; 3], ALLOWED);
+    }
+
+    #[test]
+    fn who_makes_the_filter_is_asked_about_uname_if_it_is_wanted() {
+        for scope in [Scope::AllCalls, Scope::Sockets] {
+            for (asks, answer) in [(false, ALLOWED), (true, libc::SECCOMP_RET_USER_NOTIF)] {
+                let program = program(scope, asks).unwrap();
+                for entry in entries() {
+                    let number = |name| entry.table.iter().find(|(_, known)| *known == name).unwrap().0;
+                    assert_eq!(ask(&program, entry.audit, number("uname"), [0; 3]), answer);
+                    assert_eq!(ask(&program, entry.audit, number("getpid"), [0; 3]), ALLOWED);
+                }
+            }
+        }
+        // No library of this century makes it.
+        #[cfg(target_arch = "x86_64")]
+        assert_eq!(ask(&program(Scope::AllCalls, true).unwrap(), I386, 59, [0; 3]), EPERM);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -17,25 +17,32 @@ use nix::{
 };
 
 use super::{
+    Release,
     mounts::{AGENT, JOBLESS_LAYERS},
     remove_tree,
 };
 
-/// The agent, with its facts on standard input and this process's outputs.
+/// The word before the number of the release among the agent's arguments.
+pub const RELEASE: &str = "release";
+
+/// The agent, with its facts on standard input and this process's outputs, and the release of Linux that it has programs told.
 ///
 /// # Errors
 ///
 /// A pipe cannot be made.
-pub fn agent(facts: &AgentFacts) -> Result<Command, Failure> {
-    let input = standard_input(facts).map_err(|error| Failure::io("cannot start the agent", &error))?;
+pub fn agent(facts: &AgentFacts) -> Result<(Command, Release), Failure> {
+    let failed = |error: std::io::Error| Failure::io("cannot start the agent", &error);
+    let input = standard_input(facts).map_err(failed)?;
+    let release = Release::new().map_err(failed)?;
     let mut command = Command::new(AGENT);
     command
+        .args([RELEASE, &release.number().to_string()])
         .env_clear()
         .envs(ENVIRONMENT)
         .envs(facts.proxy.iter().flat_map(|proxy| proxy.variables.iter().cloned()))
         .current_dir("/")
         .stdin(Stdio::from(input));
-    Ok(command)
+    Ok((command, release))
 }
 
 /// The environment of the agent, beside the way to a proxy; nothing of the host's is passed on.

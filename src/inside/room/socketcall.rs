@@ -4,17 +4,14 @@
 //!
 //! The C libraries of distributions for i386 know no other way, since they are built for kernels that have none.
 
-use std::{
-    os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
-        unix::fs::FileExt,
-    },
-    thread,
-};
+use std::os::fd::RawFd;
 
 use nix::{errno::Errno, libc};
 
-use super::families;
+use super::{
+    families,
+    notify::{Answer, Asked, Listener, Program, owned},
+};
 
 /// The calls behind `socketcall` that make sockets (`linux/net.h`). The others are about sockets that are there.
 pub(super) const MAKES_SOCKET: u32 = 1;
@@ -27,171 +24,79 @@ const TYPE: i32 = 0xf;
 /// `CAP_NET_RAW` of `linux/capability.h`.
 const NET_RAW: u32 = 13;
 
-/// The kernel's questions. While nobody answers them, and when this is dropped, the calls get `ENOSYS`.
-#[derive(Debug)]
-#[must_use = "programs for 32 bits have no sockets otherwise"]
-pub struct Questions(Option<OwnedFd>);
-
-impl Questions {
-    pub(super) const fn none() -> Self {
-        Self(None)
-    }
-
-    /// Those of a filter whose descriptor the kernel has just made.
-    pub(super) fn of(listener: RawFd) -> Self {
-        Self(Some(owned(listener)))
-    }
-
-    /// Answers them in a thread of this process, with the rights that it has now, for as long as it lives.
-    pub fn answer(self) {
-        if let Some(listener) = self.0 {
-            // Without a thread they get `ENOSYS`.
-            drop(
-                thread::Builder::new()
-                    .name("kiln-sockets".to_owned())
-                    .spawn(move || serve(&listener)),
-            );
-        }
-    }
+/// Does one call.
+pub(super) fn answer(listener: &Listener, asked: &Asked) -> Answer {
+    make(listener, asked).map_or_else(Answer::Fails, Answer::Returns)
 }
 
-/// Answers questions until there can be no more.
-fn serve(listener: &OwnedFd) {
-    loop {
-        // SAFETY: the kernel demands zeroes, and the structure consists of numbers.
-        #[expect(unsafe_code, reason = "a structure of the kernel")]
-        let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        match ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) {
-            Ok(_) => {}
-            // A signal to this thread, or to the one that asked.
-            Err(Errno::EINTR | Errno::ENOENT) => continue,
-            Err(_) => return,
-        }
-        let made = make(listener, &asked);
-        let mut answer = libc::seccomp_notif_resp {
-            id: asked.id,
-            val: made.map_or(0, i64::from),
-            error: made.err().map_or(0, |errno| -(errno as i32)),
-            flags: 0,
-        };
-        // Who asked may be gone.
-        let _ = ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer);
-    }
-}
-
-/// Does one call. Returns what it returns.
-fn make(listener: &OwnedFd, asked: &libc::seccomp_notif) -> Result<i32, Errno> {
+/// Returns what the call returns.
+fn make(listener: &Listener, asked: &Asked) -> Result<i32, Errno> {
     let [call, arguments, ..] = asked.data.args;
     // A program for 32 bits has no more in its registers.
     let arguments = arguments & u64::from(u32::MAX);
-    let program = Program::open(asked.pid)?;
-    let [family, kind, protocol, pair] = program.words(arguments, call)?;
-    // Its number may be that of another program by now.
-    let mut id = asked.id;
-    ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id)?;
+    let program = Program::that(listener, asked)?;
+    let [family, kind, protocol, pair] = words(&program, arguments, call)?;
     if !families::allows(family, protocol) {
         return Err(Errno::EAFNOSUPPORT);
     }
-    program.may(family, kind)?;
+    may(&program, family, kind)?;
     let inherited = kind | libc::SOCK_CLOEXEC;
-    let give = |socket: &OwnedFd| {
-        let mut given = libc::seccomp_notif_addfd {
-            id: asked.id,
-            flags: 0,
-            srcfd: u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX),
-            newfd: 0,
-            newfd_flags: (kind & libc::SOCK_CLOEXEC).cast_unsigned(),
-        };
-        ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut given)
-    };
+    let flags = kind & libc::SOCK_CLOEXEC;
     if u32::try_from(call) == Ok(MAKES_SOCKET) {
         // SAFETY: the call takes numbers only.
         #[expect(unsafe_code, reason = "nix has an enumeration for each number, and not all of them")]
         let made = Errno::result(unsafe { libc::socket(family, inherited, protocol) })?;
-        return give(&owned(made));
+        return listener.give(asked, &owned(made), flags);
     }
     let mut both: [RawFd; 2] = [0; 2];
     // SAFETY: the call writes two numbers into the array.
     #[expect(unsafe_code, reason = "nix has an enumeration for each number, and not all of them")]
     Errno::result(unsafe { libc::socketpair(family, inherited, protocol, both.as_mut_ptr()) })?;
     let both = both.map(owned);
-    let numbers = [give(&both[0])?, give(&both[1])?];
-    program.write(u64::from(pair.cast_unsigned()), numbers)?;
+    let numbers = [
+        listener.give(asked, &both[0], flags)?,
+        listener.give(asked, &both[1], flags)?,
+    ];
+    let bytes = numbers.map(i32::to_ne_bytes).concat();
+    program.write(u64::from(pair.cast_unsigned()), &bytes)?;
     Ok(0)
 }
 
-/// A program that asked.
-struct Program {
-    pid: u32,
-    memory: fs_err::File,
+/// The arguments of the call; the last one only where there are two sockets.
+fn words(program: &Program, at: u64, call: u64) -> Result<[i32; 4], Errno> {
+    let mut bytes = [0; 16];
+    let count = if u32::try_from(call) == Ok(MAKES_PAIR) { 16 } else { 12 };
+    program.read(at, &mut bytes[..count])?;
+    let word = |at: usize| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    Ok([word(0), word(4), word(8), word(12)])
 }
 
-impl Program {
-    fn open(pid: u32) -> Result<Self, Errno> {
-        let memory = fs_err::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/{pid}/mem"));
-        let memory = memory.map_err(|_| Errno::EPERM)?;
-        Ok(Self { pid, memory })
+/// Succeeds if a program may have such a socket: in the network of this process, and a raw one only with the right to it.
+fn may(program: &Program, family: i32, kind: i32) -> Result<(), Errno> {
+    let is_ours = |namespace: &str| {
+        let of = |process: &str| fs_err::read_link(format!("/proc/{process}/ns/{namespace}")).ok();
+        let own = of("thread-self");
+        own.is_some() && own == of(&program.pid.to_string())
+    };
+    if !is_ours("net") {
+        return Err(Errno::ENOSYS);
     }
-
-    /// The arguments of the call; the last one only where there are two sockets.
-    fn words(&self, at: u64, call: u64) -> Result<[i32; 4], Errno> {
-        let mut bytes = [0; 16];
-        let count = if u32::try_from(call) == Ok(MAKES_PAIR) { 16 } else { 12 };
-        let read = self.memory.file().read_exact_at(&mut bytes[..count], at);
-        read.map_err(|_| Errno::EFAULT)?;
-        let word = |at: usize| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        Ok([word(0), word(4), word(8), word(12)])
+    let is_raw = kind & TYPE == libc::SOCK_RAW && family != libc::AF_NETLINK && family != libc::AF_UNIX;
+    if !is_raw {
+        return Ok(());
     }
-
-    fn write(&self, at: u64, numbers: [i32; 2]) -> Result<(), Errno> {
-        let bytes = numbers.map(i32::to_ne_bytes).concat();
-        self.memory.file().write_all_at(&bytes, at).map_err(|_| Errno::EFAULT)
+    let status = fs_err::read_to_string(format!("/proc/{}/status", program.pid)).unwrap_or_default();
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let rights = rights.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    match rights {
+        Some(rights) if rights & (1 << NET_RAW) != 0 && is_ours("user") => Ok(()),
+        _ => Err(Errno::EPERM),
     }
-
-    /// Succeeds if the program may have such a socket: in the network of this process, and a raw one only with the right to it.
-    fn may(&self, family: i32, kind: i32) -> Result<(), Errno> {
-        let is_ours = |namespace: &str| {
-            let of = |process: &str| fs_err::read_link(format!("/proc/{process}/ns/{namespace}")).ok();
-            let own = of("thread-self");
-            own.is_some() && own == of(&self.pid.to_string())
-        };
-        if !is_ours("net") {
-            return Err(Errno::ENOSYS);
-        }
-        let is_raw = kind & TYPE == libc::SOCK_RAW && family != libc::AF_NETLINK && family != libc::AF_UNIX;
-        if !is_raw {
-            return Ok(());
-        }
-        let status = fs_err::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let rights = rights.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-        match rights {
-            Some(rights) if rights & (1 << NET_RAW) != 0 && is_ours("user") => Ok(()),
-            _ => Err(Errno::EPERM),
-        }
-    }
-}
-
-fn owned(fd: RawFd) -> OwnedFd {
-    // SAFETY: the kernel has just made it, and nothing else knows it.
-    #[expect(unsafe_code, reason = "the descriptor is this process's own from here on")]
-    unsafe {
-        OwnedFd::from_raw_fd(fd)
-    }
-}
-
-fn ioctl<T>(listener: &OwnedFd, request: libc::Ioctl, argument: *mut T) -> Result<i32, Errno> {
-    // SAFETY: the argument is the structure of the request, and lives during the call.
-    #[expect(unsafe_code, reason = "ioctls have no safe form")]
-    Errno::result(unsafe { libc::ioctl(listener.as_raw_fd(), request, argument) })
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use std::path::Path;
+    use std::{path::Path, thread};
 
     use super::super::{Scope, confine};
     use super::*;
@@ -225,7 +130,7 @@ mod tests {
             return;
         }
         let said = thread::spawn(|| {
-            confine(Scope::AllCalls).ok()?.answer();
+            confine(Scope::AllCalls, None).ok()?.answer().ok()?;
             // SAFETY: the call makes new memory.
             #[expect(unsafe_code, reason = "memory that a program for 32 bits can reach")]
             let memory = unsafe {

@@ -100,14 +100,14 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
     if let (Some(machine), Some(opened), Some(control)) = (plan.machine(), &opened.machine, &outlets.control) {
         let command = machine::prepare(&mut Linux, plan, machine, opened, control, outlets.stderr)?;
         // No program for 32 bits runs here, so nobody answers.
-        drop(confine(Scope::AllCalls)?);
+        drop(confine(Scope::AllCalls, None)?);
         rights::drop_all()?;
         return run_and_reap(command);
     }
     if let (Some(image), Some(opened)) = (plan.image(), &opened.image) {
         let command = image::prepare(&mut Linux, image, opened)?;
         // No program for 32 bits runs here, so nobody answers.
-        drop(confine(Scope::AllCalls)?);
+        drop(confine(Scope::AllCalls, None)?);
         rights::drop_all()?;
         return run_and_reap(command);
     }
@@ -129,13 +129,13 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
             sethostname(&hostname)
                 .map_err(|errno| Failure::new(Code::SandboxStart, format!("cannot name the sandbox: {errno}")))?;
             furnish(&mut Linux, &sources, &agent.name, &hostname, &agent.resolv_conf)?;
-            let mut command = process1::agent(&agent.facts)?;
+            let (mut command, release) = process1::agent(&agent.facts)?;
             if let Some(stderr) = outlets.stderr {
                 command.stderr(Stdio::from(stderr));
             }
-            let questions = confine(Scope::AllCalls)?;
+            let questions = confine(Scope::AllCalls, Some(release))?;
             rights::drop_network()?;
-            questions.answer();
+            questions.answer()?;
             run_and_reap(command)
         }
         (Task::RunHostCommand { argv, env, emulator }, _) => {
@@ -149,7 +149,7 @@ pub(super) fn main(plan: &Plan, opened: &Opened, outlets: Outlets) -> Result<i32
                 .env_clear()
                 .envs(env.iter().cloned());
             command.current_dir(HOST_COMMAND_DIR).stdin(Stdio::null());
-            confine(Scope::AllCalls)?.answer();
+            confine(Scope::AllCalls, None)?.answer()?;
             run_and_reap(command)
         }
         (Task::Empty, _) => empty(&link_to(&opened.dir))
