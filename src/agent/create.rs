@@ -8,7 +8,6 @@ use std::{
 use super::{
     build::kiwi,
     building::Building,
-    checks,
     events::Events,
     fetch, found,
     kiwi_config::{self, Choice},
@@ -17,7 +16,7 @@ use super::{
     pauses::{Pauses, kiwi_alone},
     process::blocking,
     programs::Programs,
-    repos, resolved, template,
+    recipe_settings, repos, resolved, template,
     twins::{Twins, given_up},
     unpack,
 };
@@ -59,7 +58,7 @@ pub async fn fetch(
     .await?;
     // Before anything of the recipe is used.
     lock::of_job(job, &recipe)?;
-    checks::of_recipe(&recipe)?;
+    recipe_settings::of_recipe(&recipe)?;
     Ok((recipe, newest))
 }
 

@@ -43,6 +43,7 @@ mod pauses;
 pub mod process;
 pub mod programs;
 mod proxy;
+mod recipe_settings;
 mod remnants;
 pub mod repos;
 mod resolved;

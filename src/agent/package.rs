@@ -39,11 +39,7 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
         Ok(boot)
     })
     .await?;
-    let finished = Finished {
-        root: outputs.root(),
-        arch,
-        boot: boot.clone(),
-    };
+    let finished = Finished::new(outputs.root(), arch, boot.clone());
     checks::look(finished, &levels, events).await?;
     part_machines(job, outputs, &levels, events).await?;
     let inventory = inventory_of(job, outputs, &levels, events).await?;

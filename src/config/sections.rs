@@ -361,6 +361,10 @@ settings! {
         root_links: Option<CheckLevel> = None, like "\"fail\"";
         /// A kernel without modules, modules without a kernel, and modules for another kernel. Default: `"warn"`.
         root_modules: Option<CheckLevel> = None, like "\"fail\"";
+        /// An initrd that lacks modules for mounting the image's squashfs. Default: `"warn"`.
+        root_initrd: Option<CheckLevel> = None, like "\"fail\"";
+        /// An initrd of which that cannot be found out. Default: `"warn"`.
+        root_initrd_unread: Option<CheckLevel> = None, like "\"off\"";
         /// Accounts with ids that the sandbox does not have. Default: `"warn"`.
         root_accounts: Option<CheckLevel> = None, like "\"fail\"";
         /// Packages that are not installed completely. Default: `"warn"`.
@@ -384,6 +388,8 @@ impl RootCheckSettings {
             (Code::RootDevices, self.root_devices),
             (Code::RootLinks, self.root_links),
             (Code::RootModules, self.root_modules),
+            (Code::RootInitrd, self.root_initrd),
+            (Code::RootInitrdUnread, self.root_initrd_unread),
             (Code::RootAccounts, self.root_accounts),
             (Code::RootPackages, self.root_packages),
             (Code::RootSetuid, self.root_setuid),

@@ -1,18 +1,11 @@
-//! Looks into an initrd: can it boot a squashfs from a disk? Reads one file, with limits: its content may be hostile.
+//! Looks into an initrd: can it boot a squashfs from a disk? Reads one file.
 
 use std::{
-    io::{BufRead, BufReader, Error, ErrorKind, Read, Result},
+    io::{BufRead, BufReader, Result},
     path::Path,
 };
 
-/// The most bytes that an initrd may unpack to.
-const MOST_UNPACKED: u64 = 4 << 30;
-
-/// The longest name of a file in it.
-const LONGEST_NAME: u64 = 4096;
-
-/// The length of an entry's header in cpio's "new" format.
-const HEADER: usize = 110;
+use kiln_records::initrd::{Extent, names};
 
 /// Files of the part of dracut that boots a squashfs from a disk. Dracut sorts the names of an initrd's files: the first of
 /// these comes before all kernel modules, which would take longer to unpack than the disk to write.
@@ -27,75 +20,16 @@ const LIVE_ROOT: [&str; 2] = [
 ///
 /// When it cannot be read, or is damaged.
 pub fn boots_live(path: &Path) -> Result<Option<bool>> {
-    search(&mut BufReader::new(fs_err::File::open(path)?), true)
+    search(&mut BufReader::new(fs_err::File::open(path)?))
 }
 
-/// Searches archives one after the other, as the kernel reads them; the last one is usually packed.
-fn search(input: &mut dyn BufRead, may_be_packed: bool) -> Result<Option<bool>> {
-    loop {
-        let start = loop {
-            let start = input.fill_buf()?;
-            let padding = start.iter().take_while(|byte| **byte == 0).count();
-            if padding == 0 {
-                break start;
-            }
-            input.consume(padding);
-        };
-        let packed = |decoder: &mut dyn Read| search(&mut BufReader::new(decoder.take(MOST_UNPACKED)), false);
-        match start {
-            [] => return Ok(Some(false)),
-            [b'0', b'7', b'0', b'7', ..] => {
-                if has_live_root(input)? {
-                    return Ok(Some(true));
-                }
-            }
-            _ if !may_be_packed => return Ok(None),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => return packed(&mut zstd::Decoder::with_buffer(input)?),
-            [0x1f, 0x8b, ..] => return packed(&mut flate2::bufread::MultiGzDecoder::new(input)),
-            [0xfd, b'7', b'z', b'X', b'Z', ..] => return packed(&mut liblzma::bufread::XzDecoder::new(input)),
-            [b'B', b'Z', b'h', ..] => return packed(&mut bzip2::bufread::BzDecoder::new(input)),
-            _ => return Ok(None),
-        }
-    }
-}
-
-/// Reads an archive up to its end, or to the file.
-fn has_live_root(input: &mut dyn BufRead) -> Result<bool> {
-    loop {
-        let mut header = [0; HEADER];
-        input.read_exact(&mut header)?;
-        let (size, length) = (field(&header, 54)?, field(&header, 94)?);
-        if !header.starts_with(b"0707") || length > LONGEST_NAME {
-            return Err(damaged());
-        }
-        let mut name = Vec::new();
-        let padded = (HEADER as u64 + length).next_multiple_of(4) - HEADER as u64;
-        input.take(padded).read_to_end(&mut name)?;
-        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        if name == b"TRAILER!!!" {
-            return Ok(false);
-        }
-        if LIVE_ROOT.iter().any(|file| name.ends_with(file.as_bytes())) {
-            return Ok(true);
-        }
-        let content = size.next_multiple_of(4);
-        if std::io::copy(&mut input.take(content), &mut std::io::sink())? < content {
-            return Err(damaged());
-        }
-    }
-}
-
-/// A number of eight hexadecimal digits.
-fn field(header: &[u8; HEADER], at: usize) -> Result<u64> {
-    let digits = std::str::from_utf8(&header[at..at + 8]).map_err(|_| damaged())?;
-    u64::from_str_radix(digits, 16).map_err(|_| damaged())
-}
-
-fn damaged() -> Error {
-    Error::new(
-        ErrorKind::InvalidData,
-        "the initrd is damaged: it is no cpio archive to its end",
-    )
+fn search(input: &mut dyn BufRead) -> Result<Option<bool>> {
+    let mut is_live_root = |name: &[u8]| LIVE_ROOT.iter().any(|file| name.ends_with(file.as_bytes()));
+    Ok(match names(input, &mut is_live_root)? {
+        Extent::Enough => Some(true),
+        Extent::Whole => Some(false),
+        Extent::Unknown => None,
+    })
 }
 
 #[cfg(test)]
@@ -120,7 +54,7 @@ mod tests {
     }
 
     fn found(bytes: &[u8]) -> Result<Option<bool>> {
-        search(&mut Cursor::new(bytes), true)
+        search(&mut Cursor::new(bytes))
     }
 
     #[test]

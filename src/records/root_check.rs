@@ -31,19 +31,15 @@ impl fmt::Display for CheckLevel {
 /// The levels that somebody chose, by the codes of the checks.
 pub type CheckLevels = BTreeMap<Code, CheckLevel>;
 
-/// The file of a recipe that has its own settings.
-pub const RECIPE_SETTINGS: &str = "kiln-recipe.toml";
-
-/// The most bytes of that file.
-pub const LARGEST_SETTINGS: u64 = 64 << 10;
-
 /// The checks, and the level of each where nobody chose another.
-pub const ROOT_CHECKS: [(Code, CheckLevel); 10] = [
+pub const ROOT_CHECKS: [(Code, CheckLevel); 12] = [
     (Code::RootLoader, CheckLevel::Fail),
     (Code::RootModes, CheckLevel::Warn),
     (Code::RootDevices, CheckLevel::Warn),
     (Code::RootLinks, CheckLevel::Warn),
     (Code::RootModules, CheckLevel::Warn),
+    (Code::RootInitrd, CheckLevel::Warn),
+    (Code::RootInitrdUnread, CheckLevel::Warn),
     (Code::RootAccounts, CheckLevel::Warn),
     (Code::RootPackages, CheckLevel::Warn),
     (Code::RootSetuid, CheckLevel::Warn),
@@ -63,21 +59,14 @@ pub fn level(code: Code, site: &CheckLevels, recipe: &CheckLevels) -> CheckLevel
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Settings {
-    checks: BTreeMap<String, CheckLevel>,
-}
-
-/// The levels that the settings of a recipe choose.
+/// The levels that somebody wrote, by the names of the checks.
 ///
 /// # Errors
 ///
 /// Why they cannot be used.
-pub fn of_recipe(settings: &str) -> Result<CheckLevels, String> {
-    let settings: Settings = toml::from_str(settings).map_err(|error| error.to_string())?;
+pub(crate) fn by_names(named: BTreeMap<String, CheckLevel>) -> Result<CheckLevels, String> {
     let mut levels = CheckLevels::new();
-    for (name, level) in settings.checks {
+    for (name, level) in named {
         let code = ROOT_CHECKS.iter().find(|(code, _)| code.name() == name);
         let Some((code, _)) = code else {
             let names: Vec<&str> = ROOT_CHECKS.iter().map(|(code, _)| code.name()).collect();
@@ -101,7 +90,12 @@ mod tests {
             (Code::RootSetuid, CheckLevel::Off),
             (Code::RootLinks, CheckLevel::Off),
         ]);
-        let recipe = of_recipe("[checks]\nroot_modes = 'off'\nroot_setuid = 'fail'\nroot_loader = 'off'").unwrap();
+        let recipe = [
+            ("root_modes", CheckLevel::Off),
+            ("root_setuid", CheckLevel::Fail),
+            ("root_loader", CheckLevel::Off),
+        ];
+        let recipe = by_names(recipe.map(|(name, level)| (name.to_owned(), level)).into()).unwrap();
         for (code, expected) in [
             (Code::RootModes, CheckLevel::Fail),
             (Code::RootSetuid, CheckLevel::Fail),
@@ -110,20 +104,6 @@ mod tests {
             (Code::RootAccounts, CheckLevel::Warn),
         ] {
             assert_eq!(level(code, &site, &recipe), expected, "{code}");
-        }
-    }
-
-    #[test]
-    fn settings_that_are_none_are_refused() {
-        assert_eq!(of_recipe("").unwrap(), CheckLevels::new());
-        for (text, why) in [
-            ("[checks]\nroot_mode = 'off'", "did you mean `root_modes`?"),
-            ("[checks]\nroot_modes = 'never'", "never"),
-            ("[check]\n", "check"),
-            ("[checks", ""),
-        ] {
-            let error = of_recipe(text).unwrap_err();
-            assert!(error.contains(why), "{error}");
         }
     }
 }

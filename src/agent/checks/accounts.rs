@@ -91,11 +91,7 @@ mod tests {
                       Package: c\nStatus: deinstall ok config-files\n\nPackage: d\nStatus: install reinstreq unpacked\n\n\
                       Package: e\nStatus: install ok triggers-pending\n";
         fs_err::write(path, status).unwrap();
-        let finished = Finished {
-            root: dir.path().to_owned(),
-            arch: Arch::X86_64,
-            boot: None,
-        };
+        let finished = Finished::new(dir.path().to_owned(), Arch::X86_64, None);
         assert_eq!(
             half_installed(&finished),
             ["the package b is half-configured", "the package d is unpacked"]

@@ -110,11 +110,7 @@ mod tests {
         fs_err::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
         fs_err::set_permissions(&other, Permissions::from_mode(0o664)).unwrap();
         let entries = list(&[(1, 6), (2, 6), (4, 4), (16, 6), (32, 4)]);
-        let finished = Finished {
-            root: dir.path().to_owned(),
-            arch: Arch::X86_64,
-            boot: None,
-        };
+        let finished = Finished::new(dir.path().to_owned(), Arch::X86_64, None);
         let is_possible = setxattr(&file, ACCESS, &entries, XattrFlags::empty()).is_ok();
         let mode = |path: &Path| fs_err::symlink_metadata(path).unwrap().mode() & 0o7777;
         if is_possible {

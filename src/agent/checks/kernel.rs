@@ -207,11 +207,11 @@ mod tests {
             parameters: "kernel-parameters".to_owned(),
             required: false,
         };
-        let finished = Finished {
-            root: dir.path().to_owned(),
-            arch: Arch::X86_64,
-            boot: find_boot_files(dir.path(), Arch::X86_64, &names).unwrap(),
-        };
+        let finished = Finished::new(
+            dir.path().to_owned(),
+            Arch::X86_64,
+            find_boot_files(dir.path(), Arch::X86_64, &names).unwrap(),
+        );
         (dir, finished)
     }
 

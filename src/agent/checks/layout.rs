@@ -119,11 +119,7 @@ mod tests {
         symlink("/run", root.join("var/run")).unwrap();
         chmod(root, "", 0o755);
         chmod(root, "tmp", 0o1777);
-        let finished = Finished {
-            root: root.to_owned(),
-            arch: Arch::X86_64,
-            boot: None,
-        };
+        let finished = Finished::new(root.to_owned(), Arch::X86_64, None);
         (dir, finished)
     }
 

@@ -97,11 +97,7 @@ mod tests {
         fs_err::write(root.join("usr/bin/dash"), &shell).unwrap();
         symlink("/usr/bin/dash", root.join("usr/bin/sh")).unwrap();
         symlink("usr/bin", root.join("bin")).unwrap();
-        let finished = Finished {
-            root: root.to_owned(),
-            arch: Arch::host(),
-            boot: None,
-        };
+        let finished = Finished::new(root.to_owned(), Arch::host(), None);
         let found = missing(&finished);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
@@ -125,11 +121,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs_err::create_dir_all(dir.path().join("bin")).unwrap();
         fs_err::write(dir.path().join("bin/sh"), "#!/bin/busybox sh").unwrap();
-        let finished = Finished {
-            root: dir.path().to_owned(),
-            arch: Arch::X86_64,
-            boot: None,
-        };
+        let finished = Finished::new(dir.path().to_owned(), Arch::X86_64, None);
         assert_eq!(missing(&finished), Vec::<String>::new());
     }
 }

@@ -3,23 +3,21 @@
 
 mod accounts;
 mod attributes;
+mod initrd;
 mod kernel;
 mod layout;
 mod loader;
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{path::PathBuf, sync::OnceLock};
 
 use kiln_records::{
     Code, Failure, JobType,
     arch::Arch,
     protocol::JobDescription,
-    root_check::{self, CheckLevel, CheckLevels, LARGEST_SETTINGS, RECIPE_SETTINGS},
+    root_check::{self, CheckLevel, CheckLevels},
 };
 
-use crate::{boot_files::BootSet, events::Events, outputs::Outputs, process::blocking, twins};
+use crate::{boot_files::BootSet, events::Events, outputs::Outputs, process::blocking, recipe_settings};
 
 /// The most findings of one check that are said one by one.
 const MOST_SAID: usize = 8;
@@ -30,6 +28,19 @@ pub(crate) struct Finished {
     pub(crate) root: PathBuf,
     pub(crate) arch: Arch,
     pub(crate) boot: Option<BootSet>,
+    /// What is known of the initrd once somebody has asked: it is large, and two checks want it.
+    initrd: OnceLock<initrd::Drivers>,
+}
+
+impl Finished {
+    pub(crate) fn new(root: PathBuf, arch: Arch, boot: Option<BootSet>) -> Self {
+        Self {
+            root,
+            arch,
+            boot,
+            initrd: OnceLock::new(),
+        }
+    }
 }
 
 /// A check: the code of its findings, what to do about them, and the function that finds them.
@@ -40,7 +51,7 @@ struct Check {
 }
 
 /// The checks of a root by itself. Others are made where their facts are known: the inventory knows the owners of files.
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 10] = [
     Check {
         code: Code::RootLoader,
         advice: "something in the recipe has replaced or removed it: look for /lib, /lib64 and /usr/lib in its scripts and archives",
@@ -65,6 +76,16 @@ const CHECKS: [Check; 8] = [
         code: Code::RootModules,
         advice: "install the kernel and its modules in one version, or name the kernel with --kernel-file-name",
         look: kernel::modules,
+    },
+    Check {
+        code: Code::RootInitrd,
+        advice: "nodes that mount the image's squashfs need them: add_drivers+=\" overlay squashfs loop \" for dracut, or their names in /etc/initramfs-tools/modules",
+        look: initrd::lacking,
+    },
+    Check {
+        code: Code::RootInitrdUnread,
+        advice: "make sure that it has what mounts the image's squashfs on a node: squashfs, overlay and loop",
+        look: initrd::unread,
     },
     Check {
         code: Code::RootAccounts,
@@ -98,7 +119,7 @@ impl Levels {
     /// `recipe_config_invalid`: the recipe's settings cannot be used.
     pub(crate) fn of_job(job: &JobDescription, outputs: &Outputs) -> Result<Self, Failure> {
         let recipe = match job.work.job_type() {
-            JobType::Create => of_recipe(&outputs.facts.recipe)?,
+            JobType::Create => recipe_settings::of_recipe(&outputs.facts.recipe)?.checks,
             JobType::Customize => CheckLevels::new(),
         };
         Ok(Self {
@@ -145,26 +166,6 @@ impl Levels {
         )
         .hint(advice))
     }
-}
-
-/// The levels that a recipe chooses.
-///
-/// # Errors
-///
-/// `recipe_config_invalid`.
-pub(crate) fn of_recipe(recipe: &Path) -> Result<CheckLevels, Failure> {
-    let opened = match twins::Root::open(recipe) {
-        // Another attempt has made the root, and only that is left.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(CheckLevels::new()),
-        opened => opened.map_err(|error| Failure::io("cannot read the recipe", &error))?,
-    };
-    let Some(text) = opened.text(Path::new(RECIPE_SETTINGS), LARGEST_SETTINGS) else {
-        return Ok(CheckLevels::new());
-    };
-    root_check::of_recipe(&text).map_err(|why| {
-        Failure::new(Code::RecipeConfigInvalid, format!("{RECIPE_SETTINGS}: {why}"))
-            .hint("[checks] has the name of a check and `fail`, `warn` or `off` in each line; docs/errors.md lists the checks")
-    })
 }
 
 /// Makes all checks of a root by itself.

@@ -268,6 +268,13 @@ codes! {
     RootModules = "root_modules", 422, Failed, Lasting,
         "`warn`: modules without a kernel, a kernel without its modules, or a module for another kernel in their directory",
         "install kernel and modules of one version";
+    RootInitrd = "root_initrd", 422, Failed, Lasting,
+        "`warn`: the initrd has modules of the kernel, and lacks some that mount the image's squashfs on a node (`squashfs`, `overlay`, \
+         `loop`), which are not built into the kernel either",
+        "`add_drivers+=\" overlay squashfs loop \"` in dracut's configuration; `off` for an image that nodes boot in another way";
+    RootInitrdUnread = "root_initrd_unread", 422, Failed, Lasting,
+        "`warn`: the initrd cannot be read, or what is built into the kernel is not known, so nobody knows whether it has these modules",
+        "have dracut pack the initrd with zstd, gzip or xz";
     RootAccounts = "root_accounts", 422, Failed, Lasting,
         "`warn`: an account or a group has an id that the sandbox does not have, so no file of the image can belong to it",
         "use an id that it has";
