@@ -72,13 +72,14 @@ mod transfer;
 mod twin_truth;
 mod twin_world;
 mod twins;
+mod uname;
 mod verify;
 mod web;
 mod webhooks;
 
 /// The tests that only `make test-all` runs, by the beginnings of their paths: those that take long, and of each area what
 /// the quick ones do not leave out.
-const LONG: [&str; 89] = [
+const LONG: [&str; 90] = [
     "agent::foreign",
     "agent::watch",
     "api::openapi::a_client_that_tries",
@@ -164,6 +165,7 @@ const LONG: [&str; 89] = [
     "twins::a_native",
     "twins::a_package",
     "twins::a_repository",
+    "uname::dkms",
     "verify::",
     "web::issuer",
     "web::pages",

@@ -65,6 +65,23 @@ pub fn find_boot_files(root: &Path, arch: Arch, names: &BootFiles) -> Result<Opt
     }))
 }
 
+/// The release of the newest kernel in a root that has a directory of modules as well: what `uname -r` says once it runs.
+/// `version` finds out which one a kernel is whose name does not say it.
+pub fn newest_release(root: &Path, version: &mut dyn FnMut(&Path) -> Option<String>) -> Option<String> {
+    let boot = Boot::read(root).ok()?;
+    let mut versions: Vec<&str> = boot.modules.iter().map(|(version, _)| version.as_str()).collect();
+    versions.sort_by_key(|version| VersionKey::new(version));
+    let newest = versions.iter().rev().find(|version| boot.has_kernel(version));
+    if let Some(newest) = newest {
+        return Some((*newest).to_owned());
+    }
+    if versions.is_empty() {
+        return None;
+    }
+    let mut plain = KERNEL_NAMES.iter().filter_map(|name| boot.in_boot(name));
+    plain.find_map(|kernel| version(&kernel).filter(|own| versions.contains(&own.as_str())))
+}
+
 /// Directories of kernel modules in a root, by the versions of their kernels.
 pub fn module_directories(root: &Path) -> Vec<(String, PathBuf)> {
     let mut found = BTreeMap::new();
@@ -200,6 +217,14 @@ impl<'a> Boot<'a> {
                 self.in_modules(name, kind)
             }
         })
+    }
+
+    /// Whether there is a kernel whose name has this version.
+    fn has_kernel(&self, version: &str) -> bool {
+        let mut in_boot = self.names.iter().filter(|name| !is_spare(name));
+        let is_its = |name: &&String| KERNEL_NAMES.iter().any(|kind| versioned(name, kind) == Some(version));
+        in_boot.any(|name| is_its(&name) && self.in_boot(name).is_some())
+            || KERNEL_NAMES.iter().any(|kind| self.in_modules(version, kind).is_some())
     }
 
     /// The initrd of a kernel.

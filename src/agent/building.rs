@@ -2,7 +2,7 @@
 
 use kiln_records::protocol::{Emulator, JobDescription};
 
-use super::{channel::Channel, events::Events, outputs::Outputs};
+use super::{channel::Channel, events::Events, outputs::Outputs, release::Releases};
 
 /// A root that is to be made.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +19,8 @@ pub struct Building<'a> {
     pub outputs: &'a Outputs,
     /// The emulator for the image's programs, unless the machine runs them itself.
     pub emulator: Option<&'a Emulator>,
+    /// What programs of the root are told of its kernel.
+    pub releases: &'a Releases,
     /// Takes events.
     pub events: &'a Events,
 }

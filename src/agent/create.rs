@@ -187,6 +187,11 @@ impl Building<'_> {
             profiles: Choice::of(self.job).profiles,
             epoch: facts.epoch(self.job),
         };
-        kiwi::prepare_root(kiwi, request, programs, self.events).await
+        let uname = recipe_settings::of_recipe(&facts.recipe)?.uname;
+        let root = request.root.to_owned();
+        tokio::select! {
+            prepared = kiwi::prepare_root(kiwi, request, programs, self.events) => prepared,
+            failure = self.releases.follow(&root, uname, self.events) => Err(failure),
+        }
     }
 }

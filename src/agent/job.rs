@@ -16,10 +16,15 @@ use super::{
     outputs::Outputs,
     package, pauses,
     process::blocking,
-    proxy, stop, verify,
+    proxy,
+    release::Releases,
+    stop, verify,
 };
 use jiff::Timestamp;
-use kiln_inside::emulation::{binfmt, probe};
+use kiln_inside::{
+    emulation::{binfmt, probe},
+    room::Release,
+};
 use kiln_records::{
     Code, EmulatedProgram, Execs, Failure, JobType, ShellTime, Step, TwinLevel,
     arch::Arch,
@@ -41,19 +46,20 @@ const SITE_AUTHORITIES: &str = "/run/kiln-authorities.pem";
 const KEPT_AUTHORITIES: &str = "/run/kiln-kept-authorities.pem";
 const SITE_KEYS: &str = "/run/kiln-keys";
 
-/// Gets the job from the server, does it, and reports its outcome.
+/// Gets the job from the server, does it, and reports its outcome. `release` is what programs are told of the kernel, if that can
+/// be chosen.
 ///
 /// # Errors
 ///
 /// The reason why the agent ends before the server knows the outcome.
-pub async fn run(facts: &AgentFacts) -> Result<(), Failure> {
+pub async fn run(facts: &AgentFacts, release: Option<Release>) -> Result<(), Failure> {
     let asked_to_end = stop::asked();
     doors::open(&facts.doors, facts.gateway).await?;
     let channel = Channel::new(facts)?;
     proxy::open(facts.proxy.as_deref(), &channel).await?;
     let events = Events::new(channel.clone());
     let outcome = tokio::select! {
-        outcome = work(&channel, &events) => outcome,
+        outcome = work(&channel, &events, release) => outcome,
         // Dropping the work kills the running tool; the rest of the sandbox ends with the agent.
         ending = channel.ended() => match ending {
             Ending::Failed(failure) => Err(failure),
@@ -81,13 +87,14 @@ async fn dismissed(channel: &Channel) -> Failure {
     }
 }
 
-async fn work(channel: &Channel, events: &Events) -> Result<(), Failure> {
+async fn work(channel: &Channel, events: &Events, release: Option<Release>) -> Result<(), Failure> {
     let job = channel.job().await?;
     events.allow(job.log_bytes);
     let steps = Steps {
         job: &job,
         channel,
         events,
+        releases: Releases::new(release, job.arch),
     };
     steps.run().await
 }
@@ -105,6 +112,7 @@ struct Steps<'a> {
     job: &'a JobDescription,
     channel: &'a Channel,
     events: &'a Events,
+    releases: Releases,
 }
 
 impl Steps<'_> {
@@ -279,6 +287,7 @@ impl Steps<'_> {
             channel: self.channel,
             outputs,
             emulator: prepared.emulator.as_ref(),
+            releases: &self.releases,
             events: self.events,
         }
     }
@@ -317,6 +326,7 @@ impl Steps<'_> {
             emulator: prepared.emulator.as_ref(),
             http: &prepared.http,
             channel: self.channel,
+            releases: &self.releases,
             events: self.events,
         };
         let (execs, changed) = customizing.change(&work.changes, by_hand).await;

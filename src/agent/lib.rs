@@ -44,6 +44,7 @@ pub mod process;
 pub mod programs;
 mod proxy;
 mod recipe_settings;
+pub mod release;
 mod remnants;
 pub mod repos;
 mod resolved;

@@ -421,3 +421,64 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_release_of_a_root_is_that_of_its_newest_kernel_with_modules() {
+    for (what, files, expected) in [
+        ("no kernel", &["usr/lib/modules/6.1.0-40-amd64/modules.dep"][..], None),
+        ("no modules", &["boot/vmlinuz-6.1.0-40-amd64"], None),
+        (
+            "two of Debian's, and one without modules",
+            &[
+                "lib -> usr/lib",
+                "boot/vmlinuz-6.1.0-9-amd64",
+                "boot/vmlinuz-6.1.0-18-amd64",
+                "boot/vmlinuz-6.9.0-1-amd64",
+                "usr/lib/modules/6.1.0-9-amd64/modules.dep",
+                "usr/lib/modules/6.1.0-18-amd64/modules.dep",
+                "usr/lib/modules/6.5.0-1-amd64/modules.dep",
+            ],
+            Some("6.1.0-18-amd64"),
+        ),
+        (
+            "beside its modules",
+            &["usr/lib/modules/6.4.0-default/vmlinuz"],
+            Some("6.4.0-default"),
+        ),
+        (
+            "a link in an older layout",
+            &[
+                "lib/modules/6.1.0/modules.dep",
+                "boot/vmlinuz-6.1.0 -> ../srv/kernel",
+                "srv/kernel",
+            ],
+            Some("6.1.0"),
+        ),
+        (
+            "a rescue kernel",
+            &["boot/vmlinuz-6.1.0-rescue", "usr/lib/modules/6.1.0-rescue/modules.dep"],
+            None,
+        ),
+        (
+            "a kernel that says it itself",
+            &[
+                "boot/vmlinuz",
+                "usr/lib/modules/6.1.0-own/modules.dep",
+                "usr/lib/modules/6.9.0/modules.dep",
+            ],
+            Some("6.1.0-own"),
+        ),
+        (
+            "one that leads out of the root",
+            &[
+                "boot/vmlinuz-6.1.0 -> /etc/hostname",
+                "usr/lib/modules/6.1.0/modules.dep",
+            ],
+            None,
+        ),
+    ] {
+        let root = Root::new(files);
+        let newest = newest_release(root.dir.path(), &mut |_| Some("6.1.0-own".to_owned()));
+        assert_eq!(newest.as_deref(), expected, "{what}");
+    }
+}

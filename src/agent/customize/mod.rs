@@ -7,12 +7,13 @@ pub mod rootfs;
 use std::path::PathBuf;
 
 use super::{
-    channel::Channel, events::Events, outputs::Outputs, pauses, process::blocking, programs::Programs, root::OpenRoot,
-    shell, twins::Twins,
+    channel::Channel, events::Events, outputs::Outputs, pauses, process::blocking, programs::Programs,
+    release::Releases, root::OpenRoot, shell, twins::Twins,
 };
 use kiln_records::{
     Execs, Failure,
     protocol::{ChangeSource, Emulator, JobDescription, ShellPlan},
+    recipe_settings::Uname,
 };
 
 /// Everything that the changes need.
@@ -28,6 +29,8 @@ pub struct Customizing<'a> {
     pub http: &'a reqwest::Client,
     /// The channel to the server.
     pub channel: &'a Channel,
+    /// What programs of the image are told of its kernel.
+    pub releases: &'a Releases,
     /// Takes events.
     pub events: &'a Events,
 }
@@ -53,9 +56,11 @@ impl Customizing<'_> {
         }
         let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http, None);
         let mut programs = Programs::default();
-        let outcome = self
-            .change_open(changes, by_hand, &mut open, twins.is_some(), &mut programs)
-            .await;
+        let root = self.outputs.root();
+        let outcome = tokio::select! {
+            outcome = self.change_open(changes, by_hand, &mut open, twins.is_some(), &mut programs) => outcome,
+            failure = self.releases.follow(&root, Uname::Image, self.events) => Err(failure),
+        };
         // Before all remaining processes are killed: the deaths of the twins' own tools would be reported as failures.
         let (execs, outcome) = Twins::end(twins, programs, self.emulator, outcome).await;
         let trusted = pauses::trust_the_site(&self.outputs.root(), false).await;
@@ -72,10 +77,12 @@ impl Customizing<'_> {
         programs: &mut Programs,
     ) -> Result<(), Failure> {
         for change in changes {
+            self.releases.look(&self.outputs.root(), self.events).await?;
             self.make(change, open, has_twins, programs).await?;
         }
         let Some(plan) = by_hand else { return Ok(()) };
         let root = self.outputs.root();
+        self.releases.look(&root, self.events).await?;
         let opening = shell::Opening {
             job: self.job,
             plan,

@@ -1,11 +1,12 @@
 """What the programs of a new root find around them, and what becomes of those that they leave behind: names of hosts while they
-run, an end for programs that stay, and the same surroundings for images.sh as for config.sh. For kiwi.py; it changes the root
-and ends processes.
+run, the release of its own kernel, an end for programs that stay, and the same surroundings for images.sh as for config.sh. For
+kiwi.py; it changes the root, ends processes, and asks the agent to look at the root.
 """
 import os
 import re
 import select
 import signal
+import socket
 import time
 from collections import deque
 
@@ -19,6 +20,9 @@ import kiln_arrivals
 
 # The sandbox's name servers.
 RESOLVER = "/etc/resolv.conf"
+
+# The agent listens here if programs of the root are to be told of its own kernel (release.rs).
+RELEASE = "/run/kiln-release.sock"
 
 # How long a program's output may stay open after its end, and how long what holds it may take to end, in seconds.
 GRACE, PATIENCE = 5, 3
@@ -276,6 +280,18 @@ def send(left, number):
             pass
 
 
+def look_for_kernel():
+    """Has the agent look for the root's newest kernel, of which its programs are told by `uname -r`."""
+    if not os.path.exists(RELEASE):
+        return
+    try:
+        with socket.socket(socket.AF_UNIX) as agent:
+            agent.connect(RELEASE)
+            agent.makefile().readline()
+    except OSError as error:
+        say(f"programs of the root may see another kernel than its newest one: {error}")
+
+
 run, call, cleanup = Command.run, Command.call, RootBind.cleanup
 clean_leftovers = SystemPrepare.clean_package_manager_leftovers
 
@@ -291,6 +307,7 @@ def root_of(command):
 def run_with_names(command, *arguments, **options):
     if root := root_of(command):
         names.give(root)
+        look_for_kernel()
     try:
         return run(command, *arguments, **options)
     finally:
@@ -302,6 +319,7 @@ def call_with_names(command, *arguments, **options):
     # Until the next command: this one only begins here.
     if root := root_of(command):
         names.give(root)
+        look_for_kernel()
     return call(command, *arguments, **options)
 
 

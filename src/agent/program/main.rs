@@ -3,6 +3,7 @@
 //! in whose place it was put, it is that, and called `init` the first process of a virtual machine.
 
 use std::{
+    ffi::OsStr,
     io::{BufRead, Write},
     path::Path,
     process::ExitCode,
@@ -14,7 +15,7 @@ use kiln_agent::{
     twins::{call, layout, probe, stand_in},
     watch,
 };
-use kiln_inside::room::order;
+use kiln_inside::room::{Release, order, process1};
 use kiln_records::{
     Code, Failure,
     protocol::{AgentFacts, words},
@@ -49,7 +50,8 @@ fn main() -> ExitCode {
         Some(word) if word == apart::COMMAND => apart::main().map(|()| ExitCode::SUCCESS),
         Some(word) if word == stand_in::ENTER => Err(Failure::io("cannot run it", &stand_in::enter(arguments))),
         Some(word) if word == probe::COMMAND => Err(Failure::io("cannot run it in the root", &probe::main(arguments))),
-        _ => run().map(|()| ExitCode::SUCCESS),
+        Some(word) if word == process1::RELEASE => run(arguments.next().as_deref()).map(|()| ExitCode::SUCCESS),
+        _ => run(None).map(|()| ExitCode::SUCCESS),
     };
     match ended {
         Ok(code) => code,
@@ -61,7 +63,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<(), Failure> {
+/// Does the job. `release` is the number of the file that says of which kernel programs are told.
+fn run(release: Option<&OsStr>) -> Result<(), Failure> {
+    // First of all, so that nothing inherits it. Where nobody answers for the kernel it is gone.
+    let release = release.and_then(|number| Release::inherited(number.to_str()?.parse().ok()?).ok());
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|error| Failure::io("cannot read the description of the job", &error))?;
@@ -76,7 +81,7 @@ fn run() -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::io("cannot start", &error))?;
-    let ended = runtime.block_on(job::run(&facts));
+    let ended = runtime.block_on(job::run(&facts, release));
     // Work that blocks is not waited for: it ends with the process.
     runtime.shutdown_background();
     ended
