@@ -23,6 +23,7 @@ mod backup;
 mod bad_input;
 mod boot;
 mod build;
+mod check_recipe;
 mod cli;
 mod config;
 mod crash;

@@ -57,7 +57,7 @@ fn help() {
           sets                Manage the image sets of a server
           catalogue           Find the images of complete sets, and move channels
           verify              Check that an image is what its builder made
-          check               Check images
+          check               Check images and recipes
           ims                 Accept the commands of `cray ims`, such as `kiln ims images list`
           login               Store a server and the token for it
           logout              Delete the stored token of a server
@@ -92,6 +92,11 @@ fn help() {
           -V, --version         Print version
         --- stderr
     ");
+}
+
+#[test]
+fn help_of_check_recipe() {
+    insta::assert_snapshot!(shown(&["check", "recipe", "--help"]), @"");
 }
 
 #[test]

@@ -67,7 +67,8 @@ fn emulated_scripts_are_told_of_it_too() {
 fn a_recipe_can_ask_for_the_builders_kernel_and_changes_see_the_images() {
     needs!(support::no_namespaces());
     let (kiln, repository) = (Kiln::new(), Repository::native());
-    let recipe = Recipe::with_script("echo told: $(uname -r)").with("kiln-recipe.toml", "[scripts]\nuname = \"builder\"\n");
+    let recipe =
+        Recipe::with_script("echo told: $(uname -r)").with("kiln-recipe.toml", "[scripts]\nuname = \"builder\"\n");
     let built = kiln.run(["build", recipe.path(), &repository.set()]).ok();
     let log = kiln.log(kiln.jobs().last().unwrap());
     assert!(log.contains(&format!("told: {}", of_host())), "{log}");

@@ -16,7 +16,7 @@ use kiln_records::{
     protocol::{
         AgentFacts, EventBatch, EventsKept, FoundLayer, JobDescription, LayerInputs, LayerUrl, MOST_PACKAGES,
         NewUpload, OpenUpload, Outcome, PROTOCOL, PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers,
-        PartUrls, SentParts, SettledLayer, ToolboxName, ToolboxSource, shell, words,
+        PartUrls, Reading, SentParts, SettledLayer, ToolboxName, ToolboxSource, shell, words,
     },
 };
 use reqwest::{Client, Method, StatusCode, Upgraded, header};
@@ -162,6 +162,13 @@ impl Channel {
     /// Reports the packages of the root.
     pub async fn keep_installed(&self, installed: &Installed) -> Result<(), Failure> {
         self.call(Method::POST, "/installed", Some(installed), ANSWER)
+            .await
+            .map(drop)
+    }
+
+    /// Reports what is understood of a recipe.
+    pub async fn keep_reading(&self, reading: &Reading) -> Result<(), Failure> {
+        self.call(Method::POST, "/reading", Some(reading), ANSWER)
             .await
             .map(drop)
     }

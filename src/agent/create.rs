@@ -1,6 +1,7 @@
 //! The steps that only a create job has: from a recipe to a root. Downloads from S3, and touches the job's disk space.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -16,7 +17,9 @@ use super::{
     pauses::{Pauses, kiwi_alone},
     process::blocking,
     programs::Programs,
-    recipe_settings, repos, resolved, template,
+    recipe_settings, repos,
+    resolved::{self, Before},
+    template,
     twins::{Twins, given_up},
     unpack,
 };
@@ -62,15 +65,10 @@ pub async fn fetch(
     Ok((recipe, newest))
 }
 
-/// Renders the recipe's template files, and resolves its description. From here on, that is what kiwi makes of it.
-pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Result<(), Failure> {
-    let mut values = work.values.clone();
-    // A recipe without templates needs no values, and the user gave none.
-    if !values.is_empty() || recipe.join(template::LIST_FILE).exists() {
-        for (name, value) in &work.default_values {
-            values.entry(name.clone()).or_insert_with(|| value.clone());
-        }
-    }
+/// Renders the recipe's template files, and resolves its description. From here on, that is what kiwi makes of it. Returns what the
+/// description was.
+pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Result<Before, Failure> {
+    let values = values(work, recipe);
     let (path, mode, say) = (recipe.to_owned(), work.template_mode, events.clone());
     blocking(move || {
         let say = |line: &str| say.say_blocking(line);
@@ -79,6 +77,18 @@ pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Resu
     })
     .await?;
     resolved::resolve(recipe, events).await
+}
+
+/// The values for the recipe's templates.
+pub fn values(work: &RecipeWork, recipe: &Path) -> BTreeMap<String, String> {
+    let mut values = work.values.clone();
+    // A recipe without templates needs no values, and the user gave none.
+    if !values.is_empty() || recipe.join(template::LIST_FILE).exists() {
+        for (name, value) in &work.default_values {
+            values.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    values
 }
 
 /// Waits for the recipe's repositories. Returns whether a type `tbz`, the one for IMS, is in force.

@@ -17,6 +17,7 @@ use super::{
     package, pauses,
     process::blocking,
     proxy,
+    reading::Reader,
     release::Releases,
     stop, verify,
 };
@@ -120,6 +121,17 @@ impl Steps<'_> {
         let scratch = Path::new(SCRATCH);
         let prepared = self.step(Step::Prepare, self.prepare(scratch)).await?;
         let http = &prepared.http;
+        if self.job.only_reads {
+            let reader = Reader {
+                job: self.job,
+                http,
+                web: &prepared.web,
+                outputs: &Outputs::none(scratch, self.job.steps()),
+                channel: self.channel,
+                events: self.events,
+            };
+            return reader.read().await;
+        }
         let mut outputs = match self.job.from {
             Some(from) => Outputs::of_another_attempt(scratch, self.job.steps(), from)?,
             None => Outputs::none(scratch, self.job.steps()),
@@ -151,7 +163,7 @@ impl Steps<'_> {
                 }
                 (Step::Template, Work::Create(work)) => {
                     let rendered = create::template(work, &facts.recipe, self.events);
-                    self.step(step, rendered).await?;
+                    self.step(step, rendered).await.map(drop)?;
                 }
                 (Step::Repos, Work::Create(work)) => {
                     let waited = create::repos(work, self.job, &prepared.web, &facts.recipe, self.events);
@@ -223,6 +235,9 @@ impl Steps<'_> {
         kiwi::prepare_package_managers(self.job.arch)?;
         let emulator = if let Some(emulator) = &self.job.emulator {
             Some(self.register(emulator, scratch).await?)
+        } else if self.job.only_reads {
+            // No program of the image will run.
+            None
         } else {
             self.events
                 .say(format!("{} is this machine's own architecture", self.job.arch))

@@ -2,6 +2,7 @@
 //! repositories, as far as they are in force. Reads files of the recipe only.
 
 mod force;
+mod whole;
 
 use std::{
     io,
@@ -17,6 +18,7 @@ use self::force::InForce;
 use super::{mask, template};
 
 pub use self::force::Choice;
+pub(crate) use self::whole::{Source, whole};
 
 /// The most bytes of a description; real ones have a hundredth.
 pub(crate) const CONFIG_BYTES: u64 = 4 << 20;
@@ -35,6 +37,8 @@ pub struct KiwiConfig {
     pub image_name: Option<String>,
     /// The package manager, such as `zypper`, `dnf4` or `apt`.
     pub package_manager: String,
+    /// The same as far as the description names one.
+    pub written_manager: Option<String>,
     /// The repositories, in the order of the file.
     pub repositories: Vec<Repository>,
     /// The image types in force.
@@ -229,6 +233,11 @@ impl KiwiConfig {
 ///
 /// `recipe_config_missing`, `recipe_config_invalid`, `profile_unknown`.
 pub fn read(recipe: &Path, choice: Choice<'_>) -> Result<KiwiConfig, Failure> {
+    parsed(recipe, |image| config_of(image, choice))
+}
+
+/// Looks at the root element of the description in the recipe's directory.
+fn parsed<T>(recipe: &Path, look: impl FnOnce(Node<'_, '_>) -> Result<T, Failure>) -> Result<T, Failure> {
     let path = find(recipe)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let invalid = |why: &dyn std::fmt::Display| invalid(&name, why);
@@ -241,10 +250,15 @@ pub fn read(recipe: &Path, choice: Choice<'_>) -> Result<KiwiConfig, Failure> {
             image.tag_name().name()
         )));
     }
+    look(image)
+}
+
+fn config_of(image: Node<'_, '_>, choice: Choice<'_>) -> Result<KiwiConfig, Failure> {
     let force = InForce::of(image, choice)?;
     let managers = force.preferred(image, "packagemanager").into_iter();
     let mut managers = managers.filter_map(|node| node.text().map(str::trim));
     let manager = managers.find(|name| !name.is_empty());
+    let written_manager = manager.map(str::to_owned);
     let package_manager = manager.unwrap_or(USUAL_MANAGER).to_owned();
     let types = force.preferred(image, "type").into_iter();
     let types = types
@@ -261,6 +275,7 @@ pub fn read(recipe: &Path, choice: Choice<'_>) -> Result<KiwiConfig, Failure> {
             .flat_map(|repository| reader.repositories(repository))
             .collect(),
         package_manager,
+        written_manager,
         types,
         about_profiles: force::said(&elements(image, "profile").collect::<Vec<_>>()),
         profiles,

@@ -43,6 +43,7 @@ mod pauses;
 pub mod process;
 pub mod programs;
 mod proxy;
+mod reading;
 mod recipe_settings;
 pub mod release;
 mod remnants;

@@ -2,6 +2,10 @@
 //! Talks HTTP to the repositories.
 
 pub mod architectures;
+mod look;
+mod signature;
+
+pub(crate) use self::look::look;
 
 use std::time::Duration;
 
@@ -85,6 +89,33 @@ pub async fn wait(
         pause = (pause * 2).min(PAUSE.1);
     }
     Ok(())
+}
+
+/// Asks a repository once. `Err`: why it is not ready.
+async fn ask_once(client: &Client, repository: &Repository, probes: &[Url]) -> Result<(), String> {
+    let answer = probe(client, repository, probes, REQUEST).await;
+    answer.map_err(|trouble| trouble.text)
+}
+
+/// The beginning of a file of a repository; `None` if it is not there, or cannot be read.
+async fn beginning(client: &Client, repository: &Repository, url: &Url, most: usize) -> Option<Vec<u8>> {
+    let mut request = client.get(url.clone()).timeout(REQUEST);
+    if let Some((user, password)) = &repository.login {
+        request = request.basic_auth(user, Some(password));
+    }
+    let mut answer = request
+        .send()
+        .await
+        .and_then(reqwest::Response::error_for_status)
+        .ok()?;
+    let mut bytes = Vec::new();
+    while let Some(piece) = answer.chunk().await.ok()? {
+        bytes.extend_from_slice(&piece);
+        if bytes.len() >= most {
+            break;
+        }
+    }
+    Some(bytes)
 }
 
 /// Requests the files, any one of which proves that the repository is available.

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use kiln_records::{
     Account, Code, Failure, Installed, JobId,
     protocol::{
-        Answer, Call, EventBatch, JobQuery, LayerInputs, NewUpload, Outcome, Packages, PartNumbers, SentParts,
+        Answer, Call, EventBatch, JobQuery, LayerInputs, NewUpload, Outcome, Packages, PartNumbers, Reading, SentParts,
         SettledLayer, ToolboxName, shell,
     },
 };
@@ -62,6 +62,7 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/layers/find", post(find_layer))
         .route("/layers", post(settle_layer))
         .route("/programs", post(keep_account))
+        .route("/reading", post(keep_reading))
         .route("/shell", get(open_line))
         .route("/proxy", get(open_proxy))
         .route("/finish", post(finish));
@@ -166,6 +167,10 @@ async fn settle_layer(State(calls): Calls, agent: Agent, Body(settled): Body<Set
 
 async fn keep_account(State(calls): Calls, agent: Agent, Body(account): Body<Account>) -> Response {
     agent.call(&*calls, Call::KeepAccount(account)).await
+}
+
+async fn keep_reading(State(calls): Calls, agent: Agent, Body(reading): Body<Box<Reading>>) -> Response {
+    agent.call(&*calls, Call::KeepReading(reading)).await
 }
 
 /// The connection of a request, once it has been answered with 101.

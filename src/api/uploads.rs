@@ -1,7 +1,7 @@
 //! `/kiln/v1`: uploads. IMS leaves them to its clients, which need S3 keys for that; here they go through the API.
 //! Writes to S3 and the database.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use axum::{
     Extension, Json,
@@ -27,6 +27,9 @@ use crate::{
     artifacts::{Expected, Received, manifest::ManifestArtifact},
     store::{Collection, Record, Side, Store},
 };
+
+/// How long the address of a recipe's archive is valid.
+const READABLE: Duration = Duration::from_mins(15);
 
 /// An uploaded object, as in a manifest.
 #[derive(Debug, Serialize, ToSchema)]
@@ -182,6 +185,38 @@ fn too_large(limit: u64) -> Problem {
     Failure::new(Code::UploadTooLarge, detail).into()
 }
 
+/// Where a recipe's archive can be read.
+#[derive(Debug, Serialize, ToSchema)]
+struct RecipePlace {
+    /// Its location.
+    path: String,
+    /// Its size in bytes.
+    size: u64,
+    /// An address that lets anyone read it for a quarter of an hour.
+    url: String,
+}
+
+/// Say where a recipe's archive can be read, without further rights.
+#[utoipa::path(get, path = "/recipes/{id}/archive", tag = "uploads",
+    params(("id" = String, Path, description = "The recipe's id")),
+    responses((status = 200, body = RecipePlace), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 502, body = Problem)))]
+async fn get_archive(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<RecipePlace>> {
+    let recipe = find::<Recipe>(&*api.store, Side::Live, &text).await?.record;
+    let link = recipe
+        .link
+        .ok_or_else(|| Problem::conflict("The recipe has no archive yet."))?;
+    let gone = || Failure::new(Code::RecipeMissing, format!("{} is no object in S3", link.path));
+    let (bucket, key) = link.bucket_and_key().ok_or_else(gone)?;
+    let size = api.artifacts.size(bucket, key).await?.ok_or_else(gone)?;
+    let url = api.artifacts.presign_get(bucket, key, READABLE).await?;
+    Ok(Json(RecipePlace {
+        path: link.path.clone(),
+        size,
+        url,
+    }))
+}
+
 /// Upload a recipe's archive, and link it.
 #[utoipa::path(put, path = "/recipes/{id}/archive", tag = "uploads",
     params(("id" = String, Path, description = "The recipe's id")),
@@ -288,7 +323,7 @@ async fn put_manifest(State(api): State<Api>, Path(text): Path<String>, body: Ra
 
 pub(super) fn router() -> OpenApiRouter<Api> {
     let whole_objects = OpenApiRouter::new()
-        .routes(routes!(put_archive))
+        .routes(routes!(put_archive, get_archive))
         .routes(routes!(put_artifact))
         .layer(DefaultBodyLimit::disable());
     OpenApiRouter::new().routes(routes!(put_manifest)).merge(whole_objects)

@@ -68,13 +68,8 @@ pub(super) struct BuildArguments {
     #[arg(long = "type", value_name = "TYPE", default_value = "kiwi-ng")]
     recipe_type: String,
 
-    /// A value for the recipe's templates. Kiln itself knows `debian_mirror`.
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
-    values: Vec<(String, String)>,
-
-    /// Let template names without a value become empty text, as IMS does.
-    #[arg(long)]
-    lenient_templates: bool,
+    #[command(flatten)]
+    templating: Templating,
 
     #[command(flatten)]
     choosing: Choosing,
@@ -161,6 +156,29 @@ pub(super) struct BuildArguments {
     cpus: Option<u32>,
 }
 
+/// How a recipe's templates are rendered.
+#[derive(Debug, Args)]
+pub(super) struct Templating {
+    /// A value for the recipe's templates. Kiln itself knows `debian_mirror`.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
+    pub(super) values: Vec<(String, String)>,
+
+    /// Let template names without a value become empty text, as IMS does.
+    #[arg(long)]
+    lenient_templates: bool,
+}
+
+impl Templating {
+    /// The treatment of template names without a value.
+    pub(super) fn mode(&self) -> TemplateMode {
+        if self.lenient_templates {
+            TemplateMode::Lenient
+        } else {
+            TemplateMode::Strict
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum CompressorName {
     Zstd,
@@ -178,6 +196,31 @@ impl From<CompressorName> for Compressor {
             CompressorName::Lz4 => Compressor::Lz4,
         }
     }
+}
+
+/// The architectures to build a recipe for, of which these names are `given`.
+pub(super) fn archs(given: &[String], recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
+    let wrong = |error: kiln_records::arch::UnknownArch| {
+        Failure::new(Code::UnknownArch, error).hint("`--arch` takes one, or several with commas between them")
+    };
+    let mut archs = Vec::new();
+    for name in given {
+        let arch = name.parse().map_err(wrong)?;
+        if !archs.contains(&arch) {
+            archs.push(arch);
+        }
+    }
+    if archs.is_empty() {
+        let host = Arch::host();
+        // A recipe for several architectures is built for the host's, if it is among them.
+        let declared = recipe
+            .declared
+            .iter()
+            .find(|arch| **arch == host)
+            .or(recipe.declared.first());
+        archs.push(*declared.unwrap_or(&host));
+    }
+    Ok(archs)
 }
 
 fn key_and_value(text: &str) -> Result<(String, String), String> {
@@ -244,7 +287,11 @@ impl BuildArguments {
         let mut config = config.clone();
         config.capacity.cpus_per_job = self.cpus.or(config.capacity.cpus_per_job);
         // A machine has a loopback of its own; what the user names on this host's is meant to be reached.
-        let named = self.values.iter().filter_map(|(_, value)| site::loopback_port(value));
+        let named = self
+            .templating
+            .values
+            .iter()
+            .filter_map(|(_, value)| site::loopback_port(value));
         config.isolation.loopback_ports.extend(named);
         let chosen = Isolation::from(self.isolation).choose(&mut config).await?;
         printer.note(&chosen.why);
@@ -333,27 +380,7 @@ impl BuildArguments {
 
     /// The architectures to build for.
     pub(super) fn archs(&self, recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
-        let wrong = |error: kiln_records::arch::UnknownArch| {
-            Failure::new(Code::UnknownArch, error).hint("`--arch` takes one, or several with commas between them")
-        };
-        let mut archs = Vec::new();
-        for name in &self.arch {
-            let arch = name.parse().map_err(wrong)?;
-            if !archs.contains(&arch) {
-                archs.push(arch);
-            }
-        }
-        if archs.is_empty() {
-            let host = Arch::host();
-            // A recipe for several architectures is built for the host's, if it is among them.
-            let declared = recipe
-                .declared
-                .iter()
-                .find(|arch| **arch == host)
-                .or(recipe.declared.first());
-            archs.push(*declared.unwrap_or(&host));
-        }
-        Ok(archs)
+        archs(&self.arch, recipe)
     }
 
     fn job(&self, recipe_name: &str, archive: Bytes, arch: Arch, kernel: Kernel) -> ArchiveJob {
@@ -363,12 +390,8 @@ impl BuildArguments {
             archive,
             arch,
             own_kernel: kernel == Kernel::Own,
-            values: self.values.clone(),
-            template_mode: if self.lenient_templates {
-                TemplateMode::Lenient
-            } else {
-                TemplateMode::Strict
-            },
+            values: self.templating.values.clone(),
+            template_mode: self.templating.mode(),
             squashfs: SquashfsOptions {
                 compressor: self.compression.into(),
                 level: self.compression_level,

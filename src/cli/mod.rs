@@ -15,6 +15,7 @@ mod boot;
 mod build;
 mod catalogue;
 mod check;
+mod check_recipe;
 mod client_help;
 mod command_line;
 mod config;
@@ -55,6 +56,7 @@ mod prune;
 mod public_keys;
 mod publish;
 mod read_recipe;
+mod recipe_reading;
 mod recipes;
 mod records;
 mod registry;
@@ -129,7 +131,7 @@ enum Command {
     Catalogue(ims::Group<catalogue::CatalogueCommand>),
     /// Check that an image is what its builder made.
     Verify(Box<verify::VerifyArguments>),
-    /// Check images.
+    /// Check images and recipes.
     Check(ims::Group<check::CheckCommand>),
     /// Accept the commands of `cray ims`, such as `kiln ims images list`.
     Ims(ims::ImsArguments),

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{
     job_options::{DatingOptions, Locking},
+    printer::Printer,
     read_recipe::read_recipe,
     records::{ArchList, Common, Plain, Which, create, request},
     session::Session,
@@ -18,7 +19,10 @@ use super::{
         twins, twins_or_default,
     },
 };
-use crate::client::{Upload, collection::RECIPES};
+use crate::{
+    client::{Upload, collection::RECIPES},
+    orchestrate::recipe::RecipeArchive,
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RecipesCommand {
@@ -160,8 +164,21 @@ impl CreateRecipe {
         Ok(self.locking.add_to(self.dating.add_to(body)))
     }
 
+    /// Says for what jobs of the recipe would be refused, as far as that can be told here.
+    fn warn(&self, archive: &RecipeArchive, printer: &Printer) {
+        let hint = "`kiln check recipe` says what is understood of it";
+        for warning in &archive.warnings {
+            printer.warning(warning, Some(hint));
+        }
+        let is_declared = |arch: &&Arch| archive.declared.is_empty() || archive.declared.contains(arch);
+        for arch in self.arch.iter().filter(|arch| !is_declared(arch)) {
+            printer.warning(format_args!("its description has no image type for {arch}"), Some(hint));
+        }
+    }
+
     async fn create_from(mut self, path: &Path, session: &Session) -> Result<(), Failure> {
         let archive = read_recipe(path, &session.printer)?;
+        self.warn(&archive, &session.printer);
         self.name.get_or_insert_with(|| archive.name.clone());
         self.recipe_type.get_or_insert(RecipeType::KiwiNg);
         if let ([only], []) = (&archive.declared[..], &self.arch[..]) {

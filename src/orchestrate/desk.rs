@@ -113,6 +113,10 @@ impl AgentCalls for Orchestrator {
                 self.artifacts.put_account(job, &kept).await?;
                 Ok(Answer::Done)
             }
+            Call::KeepReading(_) => Err(Refusal::Failed(Failure::new(
+                Code::Protocol,
+                "the job is to be carried out, not only read",
+            ))),
             Call::OpenLine if stored.run.shell.is_some() => Ok(Answer::Line),
             Call::OpenLine => Err(Refusal::Failed(Failure::new(Code::Protocol, "the job has no shell"))),
             Call::OpenProxy if self.gate.is_some() => Ok(Answer::Line),
@@ -231,6 +235,7 @@ impl Orchestrator {
             twins: stored.run.twins_in_force(),
             verify_twins: plan.verify_twins,
             only_verifies: plan.verifies.is_some(),
+            only_reads: false,
             failed_twins: self.failed_twins(stored).await?,
             given_up: self.given_up(stored).await?,
             epoch: plan.epoch,

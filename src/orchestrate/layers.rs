@@ -305,6 +305,11 @@ impl Fields {
     }
 }
 
+/// Why the packages of a recipe are never kept as a layer, if its archive says so and reuse is not asked for.
+pub(super) fn never_a_layer(archive: &Bytes) -> Option<String> {
+    early_files(archive, false).err().map(|never| never.to_string())
+}
+
 /// Digests of all files of a recipe's archive but the late ones. A script that runs before packages are installed is one of
 /// them if reuse was `asked` for.
 fn early_files(bytes: &Bytes, asked: bool) -> Result<Early, Never> {

@@ -44,6 +44,7 @@ pub mod place;
 mod places;
 mod provenance;
 mod reach;
+pub mod reading;
 pub mod recipe;
 mod rooms;
 pub mod runner;

@@ -1,6 +1,7 @@
 //! Reads the recipe that a user names: a directory or an archive on this machine. It reads files and writes none.
 
 mod attributes;
+mod declared;
 mod look;
 mod pack;
 
@@ -17,7 +18,6 @@ use kiln_records::{
     compression::Compression,
     description,
 };
-use quick_xml::events::{BytesStart, Event};
 use sha2::{Digest, Sha256};
 
 pub use self::{
@@ -40,6 +40,8 @@ pub struct RecipeArchive {
     pub distribution: Option<LinuxDistribution>,
     /// What of the recipe's directory is not in the archive, each with the reason.
     pub left_out: Vec<String>,
+    /// What jobs would be refused for, as far as that can be told from the archive alone.
+    pub warnings: Vec<String>,
 }
 
 /// The largest recipe archive in bytes. Recipes are descriptions and overlays, not images.
@@ -72,13 +74,36 @@ impl RecipeArchive {
             (packed.bytes, packed.left_out, file_name.into_owned())
         } else {
             let size = fs_err::metadata(&path).map_err(unreadable)?.len();
-            check_size("archive", size)?;
+            Self::check_size(size)?;
             let bytes = fs_err::read(&path).map_err(unreadable)?;
             let bytes = as_tar(bytes, &shown, &Limits::default())?;
             (bytes, Vec::new(), stem(&file_name).to_owned())
         };
+        Self::looked_into(bytes, left_out, name, &shown)
+    }
+
+    /// The recipe of this name in an archive.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecipeArchive::read`].
+    pub fn of_bytes(bytes: Vec<u8>, name: String) -> Result<Self, Failure> {
+        let bytes = as_tar(bytes, &name, &Limits::default())?;
+        Self::looked_into(bytes, Vec::new(), name.clone(), &name)
+    }
+
+    /// Checks the size of an archive.
+    ///
+    /// # Errors
+    ///
+    /// `recipe_too_large`.
+    pub fn check_size(size: u64) -> Result<(), Failure> {
+        check_size("archive", size)
+    }
+
+    fn looked_into(bytes: Vec<u8>, left_out: Vec<String>, name: String, shown: &str) -> Result<Self, Failure> {
         check_size("packed recipe", bytes.len() as u64)?;
-        let look = Look::into(&bytes, &shown, &Limits::default())?;
+        let look = Look::into(&bytes, shown, &Limits::default())?;
         Ok(Self {
             sha256: hex::encode(Sha256::digest(&bytes)),
             bytes,
@@ -86,6 +111,7 @@ impl RecipeArchive {
             declared: look.archs,
             distribution: look.distribution,
             left_out,
+            warnings: look.warnings,
         })
     }
 
@@ -152,88 +178,11 @@ pub fn stem(file: &str) -> &str {
         .unwrap_or(file)
 }
 
-/// The architectures that every `<preferences>` with an image type is limited to.
-///
-/// kiwi restricts an image to some architectures by the `arch` attribute of `<preferences>` (kiwi's documentation,
-/// "Image Description Elements"). A section without it applies to all, so nothing is declared.
-fn declared_archs(description: &str) -> Vec<Arch> {
-    // A template need not be well-formed XML before it is rendered; in that case nothing is known either.
-    archs_of_preferences(description).unwrap_or_default()
-}
-
-/// The same; `None` where it is not known. The description is read as a stream, which takes no longer for one that is
-/// meant to take long.
-fn archs_of_preferences(description: &str) -> Option<Vec<Arch>> {
-    let mut reader = quick_xml::Reader::from_str(description);
-    let mut archs = Vec::new();
-    // The limits of the section that is being read.
-    let mut section: Option<Option<String>> = None;
-    let mut depth = 0_usize;
-    loop {
-        let (element, is_open) = match reader.read_event().ok()? {
-            Event::Start(element) => (element, true),
-            Event::Empty(element) => (element, false),
-            Event::End(_) => {
-                depth = depth.checked_sub(1)?;
-                if depth == 1 {
-                    section = None;
-                }
-                continue;
-            }
-            Event::Eof => break,
-            _ => continue,
-        };
-        match (depth, element.name().as_ref(), &section) {
-            (1, b"preferences", _) if is_open => section = Some(arch_attribute(&element)),
-            // Without limits, it applies to all.
-            (2, b"type", Some(None)) => return None,
-            (2, b"type", Some(Some(names))) => {
-                archs.extend(names.split(',').filter_map(|name| name.trim().parse::<Arch>().ok()));
-            }
-            _ => {}
-        }
-        depth += usize::from(is_open);
-    }
-    archs.sort_unstable();
-    archs.dedup();
-    (depth == 0).then_some(archs)
-}
-
-fn arch_attribute(element: &BytesStart<'_>) -> Option<String> {
-    let mut attributes = element.attributes();
-    // Without a look for doubles, which compares each with all others.
-    let mut named = attributes.with_checks(false).filter_map(Result::ok);
-    let arch = named.find(|attribute| attribute.key.as_ref() == b"arch")?;
-    String::from_utf8(arch.value.into_owned()).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-
-    #[test]
-    fn a_recipe_declares_its_architecture_as_kiwi_says_it() {
-        let with = |attribute: &str| {
-            declared_archs(&format!(
-                "<image><preferences{attribute}><type image='tbz'/></preferences></image>"
-            ))
-        };
-        assert_eq!(with(" arch='aarch64'"), [Arch::Aarch64]);
-        assert_eq!(with(" arch='x86_64,aarch64'"), [Arch::X86_64, Arch::Aarch64]);
-        assert_eq!(with(""), []);
-        assert_eq!(declared_archs("<image>{% if x < 1 %}</image>"), []);
-        let both = "<preferences/><preferences arch='aarch64'><type/></preferences>";
-        assert_eq!(declared_archs(&format!("<image>{both}</image>")), [Arch::Aarch64]);
-        for unknown in [
-            format!("<image>{both}<preferences><type/></preferences></image>"),
-            format!("<image>{both}"),
-            format!("<image><users>{both}</users></image>"),
-        ] {
-            assert_eq!(declared_archs(&unknown), [], "{unknown}");
-        }
-    }
 
     #[test]
     fn equal_directories_make_equal_archives_that_can_be_read_again() {

@@ -14,6 +14,7 @@
 //!  POST /agent/v1/jobs/{job}/layers/find                FindLayer        FoundLayer
 //!  POST /agent/v1/jobs/{job}/layers                     SettleLayer      LayerUrl
 //!  POST /agent/v1/jobs/{job}/programs                   KeepAccount      204
+//!  POST /agent/v1/jobs/{job}/reading                    KeepReading      204
 //!  GET  /agent/v1/jobs/{job}/shell                      OpenLine         101, then a line (see [`shell`])
 //!  GET  /agent/v1/jobs/{job}/proxy                      OpenProxy        101, then HTTP as a proxy speaks it
 //!  POST /agent/v1/jobs/{job}/finish                     Finish           204
@@ -39,10 +40,15 @@ pub use job::{
     BinfmtEntry, BootFiles, ChangeSource, Compressor, Emulator, ImageWork, JobDescription, ObjectSource, RecipeSource,
     RecipeType, RecipeWork, ShellPlan, SigningKey, SquashfsOptions, TemplateMode, Work,
 };
+pub use reading::{
+    CheckRead, ManagerRead, PackagesRead, ProfileRead, Reading, RepositoryReach, RepositoryRead, SchemaRead,
+    ScriptRead, TypeRead, ValueRead,
+};
 
 mod call;
 mod event;
 mod job;
+mod reading;
 pub mod shell;
 pub mod words;
 
@@ -52,6 +58,7 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(FNV_BASIS, include_bytes!("protocol.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/call.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/event.rs"));
+    let hash = fnv1a(hash, include_bytes!("protocol/reading.rs"));
     let hash = fnv1a(hash, include_bytes!("twins.rs"));
     let hash = fnv1a(hash, include_bytes!("account.rs"));
     let hash = fnv1a(hash, include_bytes!("epoch.rs"));

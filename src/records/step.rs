@@ -68,6 +68,9 @@ impl Step {
     /// The steps of a job that only verifies the twins of another one, in order.
     pub const VERIFICATION: &[Step] = Self::VERIFIED.split_at(6).0;
 
+    /// The steps of a recipe that is only read, in order.
+    pub const READING: &[Step] = Self::VERIFIED.split_at(4).0;
+
     /// Whether programs of the image run in it.
     pub const fn runs_the_images_programs(self) -> bool {
         matches!(self, Step::Build | Step::Verify | Step::Customize)

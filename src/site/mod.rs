@@ -12,6 +12,7 @@ mod local;
 mod objects;
 mod places;
 mod proxy;
+mod reading;
 mod records;
 mod sandboxes;
 mod server;
@@ -23,6 +24,7 @@ pub use self::{
     jobs::loopback_port,
     local::Local,
     objects::{artifact_store, embedded_s3},
+    reading::read_recipe,
     records::open_store,
     sandboxes::{cluster, docker_driver, image_of, namespace_driver, toolboxes},
     server::Server,

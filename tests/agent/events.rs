@@ -47,6 +47,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         locked: false,
         epoch: None,
         only_verifies: false,
+        only_reads: false,
         failed_twins: Vec::new(),
         given_up: GivenUp::default(),
         squashfs: SquashfsOptions {

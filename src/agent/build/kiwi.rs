@@ -9,7 +9,7 @@ use tokio::process::Command;
 use super::ended;
 use crate::{
     events::Events,
-    pauses,
+    pauses::{self, KiwiRead},
     process::{self, Finished},
     programs::Programs,
 };
@@ -58,6 +58,30 @@ pub async fn prepare_root(
     programs: &mut Programs,
     events: &Events,
 ) -> Result<(), Failure> {
+    complete(&mut kiwi, &request);
+    ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))?;
+    let finished = run(kiwi, request.emulator, programs, events).await;
+    // Whatever has become of it: somebody may look at the root of a build that failed.
+    pauses::trust_the_site(request.root, false).await?;
+    finished?.check_own(ended::cause)
+}
+
+/// Has `kiwi` read what it would make, and nothing else. It has no arguments of its own yet.
+///
+/// # Errors
+///
+/// As [`prepare_root`], where kiwi refuses the recipe.
+pub(crate) async fn read(mut kiwi: Command, request: PrepareRoot<'_>, events: &Events) -> Result<KiwiRead, Failure> {
+    complete(&mut kiwi, &request);
+    ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))?;
+    run(kiwi, None, &mut Programs::default(), events)
+        .await?
+        .check_own(ended::cause)?;
+    pauses::read_by_kiwi()
+}
+
+/// Gives kiwi the arguments and the environment for a task.
+fn complete(kiwi: &mut Command, request: &PrepareRoot<'_>) {
     // Only the detailed log on standard output contains the messages of the tools that kiwi runs.
     kiwi.args(["--logfile", "stdout", "--debug"]);
     if request.has_tbz {
@@ -75,12 +99,7 @@ pub async fn prepare_root(
     kiwi.arg("--root").arg(request.root);
     kiwi.env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
-    date(&mut kiwi, request.epoch);
-    ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))?;
-    let finished = run(kiwi, request.emulator, programs, events).await;
-    // Whatever has become of it: somebody may look at the root of a build that failed.
-    pauses::trust_the_site(request.root, false).await?;
-    finished?.check_own(ended::cause)
+    date(kiwi, request.epoch);
 }
 
 /// Names the date by the variable that programs agree on (reproducible-builds.org/specs/source-date-epoch).

@@ -8,13 +8,16 @@ mod kernel;
 mod layout;
 mod loader;
 
-use std::{path::PathBuf, sync::OnceLock};
+use std::{
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 use kiln_records::{
     Code, Failure, JobType,
     arch::Arch,
-    protocol::JobDescription,
-    root_check::{self, CheckLevel, CheckLevels},
+    protocol::{CheckRead, JobDescription},
+    root_check::{self, CheckLevel, CheckLevels, ROOT_CHECKS},
 };
 
 use crate::{boot_files::BootSet, events::Events, outputs::Outputs, process::blocking, recipe_settings};
@@ -166,6 +169,24 @@ impl Levels {
         )
         .hint(advice))
     }
+}
+
+/// All checks with their levels, as the site and the recipe choose them.
+///
+/// # Errors
+///
+/// `recipe_config_invalid`.
+pub(crate) fn read(site: &CheckLevels, recipe: &Path) -> Result<Vec<CheckRead>, Failure> {
+    let chosen = recipe_settings::of_recipe(recipe)?.checks;
+    let check = |(code, _): (Code, CheckLevel)| {
+        let level = root_check::level(code, site, &chosen);
+        CheckRead {
+            code,
+            level,
+            by_recipe: chosen.get(&code) == Some(&level),
+        }
+    };
+    Ok(ROOT_CHECKS.map(check).into())
 }
 
 /// Makes all checks of a root by itself.

@@ -125,6 +125,12 @@ fn unknown(name: &str, arch: Arch, there: &[Node<'_, '_>]) -> Failure {
     })
 }
 
+/// The names in a comma-separated attribute.
+pub(super) fn names_in(node: Node<'_, '_>, attribute: &str) -> Vec<String> {
+    let names = node.attribute(attribute).unwrap_or_default().split(',').map(str::trim);
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
 fn is_for(node: Node<'_, '_>, arch: Arch) -> bool {
     listed(node, "arch", |name| name == arch.name())
 }
@@ -136,7 +142,7 @@ fn listed(node: Node<'_, '_>, attribute: &str, wanted: impl Fn(&str) -> bool) ->
         .is_none_or(|list| list.split(',').map(str::trim).any(wanted))
 }
 
-fn is_true(node: Node<'_, '_>, attribute: &str) -> bool {
+pub(super) fn is_true(node: Node<'_, '_>, attribute: &str) -> bool {
     node.attribute(attribute)
         .is_some_and(|value| ["true", "1"].contains(&value.trim()))
 }

@@ -505,6 +505,11 @@ impl<'a> Layers<'a> {
     }
 }
 
+/// Why the packages of a recipe cannot be kept as a layer, if so.
+pub(crate) async fn impossible(recipe: &Path, choice: Choice<'_>, web: &reqwest::Client) -> Option<String> {
+    inputs::find(recipe, choice, web).await.err()
+}
+
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

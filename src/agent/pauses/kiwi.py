@@ -6,7 +6,7 @@ the root of a similar recipe, in which kiwi then installs what is missing.
 kiwi also reads in another way than its own what commands say, and its apt finds the packages that it shall remove. Its obsolete
 functions end no script.
 
-Arguments: the agent's socket, or - to ask nothing, then those of kiwi-ng.
+Arguments: the agent's socket, or - to ask nothing, or ? to read the description and make nothing; then those of kiwi-ng.
 """
 import os
 import shutil
@@ -27,6 +27,7 @@ from kiwi.system.setup import SystemSetup
 import kiln_arrivals
 import kiln_ended
 import kiln_functions
+import kiln_reading
 import kiln_scripts
 import kiln_trust
 
@@ -253,7 +254,9 @@ kiln_functions.let_go_on()
 command_process.CommandIterator = kiln_scripts.Lines
 apt.Command = dnf4.Command = zypper.Command = AskingCommand
 kiln_arrivals.prepare()
-if ADDRESS != "-":
+if ADDRESS == "?":
+    kiln_reading.install()
+elif ADDRESS != "-":
     SystemSetup.call_post_bootstrap_script = script
     SystemPrepare.install_bootstrap = bootstrap
     SystemPrepare.install_system = system

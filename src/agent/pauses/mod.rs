@@ -23,6 +23,7 @@
 mod downloads;
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     sync::{Mutex, PoisonError},
 };
@@ -31,6 +32,7 @@ use kiln_records::{
     Code, Failure, Installed, RepositoryState,
     lock::{self, Locked},
 };
+use serde::Deserialize;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
@@ -56,11 +58,12 @@ use crate::{
 const PROGRAM: &str = "/run/kiwi-ng";
 
 /// The programs in the sandbox, with their places: that one, what it imports, and what it lets dnf and zypper run.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 9] = [
     (PROGRAM, include_str!("kiwi.py")),
     ("/run/kiln_functions.py", include_str!("functions.py")),
     ("/run/kiln_arrivals.py", include_str!("arrivals.py")),
     ("/run/kiln_ended.py", include_str!("ended.py")),
+    ("/run/kiln_reading.py", include_str!("reading.py")),
     ("/run/kiln_scripts.py", include_str!("scripts.py")),
     (TRUST, include_str!("trust.py")),
     ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),
@@ -69,6 +72,9 @@ const PROGRAMS: [(&str, &str); 8] = [
 
 /// What has the root trust the site.
 const TRUST: &str = "/run/kiln_trust.py";
+
+/// Where kiwi notes what it has understood, if it only reads.
+const READING: &str = "/run/kiln-reading.json";
 
 /// The socket that it asks.
 const SOCKET: &str = "/run/kiln-pauses.sock";
@@ -360,6 +366,42 @@ impl<'a> Pauses<'a> {
 pub(crate) fn kiwi_alone() -> Result<Command, Failure> {
     write_programs().map_err(|error| Failure::io("cannot write a program", &error))?;
     Ok(kiwi("-"))
+}
+
+/// What kiwi has understood of a description.
+#[derive(Debug, Deserialize)]
+pub(crate) struct KiwiRead {
+    /// Packages for the beginning of the root.
+    pub(crate) bootstrap: u64,
+    /// All other packages.
+    pub(crate) image: u64,
+    /// Patterns, groups and products.
+    pub(crate) collections: u64,
+    /// Scripts of the recipe that kiwi runs for other images than a root file system.
+    pub(crate) not_run: Vec<String>,
+    /// The functions of kiwi that do nothing any more, by the scripts that call them.
+    pub(crate) obsolete: BTreeMap<String, Vec<String>>,
+}
+
+/// kiwi, run so that it ends before it makes anything.
+///
+/// # Errors
+///
+/// It cannot be written.
+pub(crate) fn kiwi_that_reads() -> Result<Command, Failure> {
+    write_programs().map_err(|error| Failure::io("cannot write a program", &error))?;
+    Ok(kiwi("?"))
+}
+
+/// What that kiwi has understood.
+///
+/// # Errors
+///
+/// It noted nothing.
+pub(crate) fn read_by_kiwi() -> Result<KiwiRead, Failure> {
+    let unknown = |error: std::io::Error| Failure::io("cannot see what kiwi has understood", &error);
+    let noted = fs_err::read(READING).map_err(unknown)?;
+    serde_json::from_slice(&noted).map_err(|error| unknown(error.into()))
 }
 
 /// Has programs in a root trust the site's authorities, which the job's preparation wrote, or no longer.

@@ -4,7 +4,7 @@
 use kiln_records::{Code, Failure, arch::Arch};
 use reqwest::{Client, Url};
 
-use super::REQUEST;
+use super::beginning;
 use crate::kiwi_config::{KiwiConfig, Plan, Repository};
 
 /// The most bytes of an index that are read: the field is in its first lines.
@@ -58,24 +58,12 @@ pub async fn check(
 }
 
 /// The architectures that the index of a repository names, if it names any.
-async fn declared(client: &Client, repository: &Repository, urls: &[Url]) -> Option<Vec<String>> {
+pub(super) async fn declared(client: &Client, repository: &Repository, urls: &[Url]) -> Option<Vec<String>> {
     for url in urls {
-        let mut request = client.get(url.clone()).timeout(REQUEST);
-        if let Some((user, password)) = &repository.login {
-            request = request.basic_auth(user, Some(password));
-        }
         // Who does not answer was waited for already.
-        let Ok(mut answer) = request.send().await.and_then(reqwest::Response::error_for_status) else {
-            continue;
-        };
-        let mut text = Vec::new();
-        while let Ok(Some(piece)) = answer.chunk().await {
-            text.extend_from_slice(&piece);
-            if text.len() >= MOST {
-                break;
-            }
+        if let Some(index) = beginning(client, repository, url, MOST).await {
+            return named(&String::from_utf8_lossy(&index));
         }
-        return named(&String::from_utf8_lossy(&text));
     }
     None
 }

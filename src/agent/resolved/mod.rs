@@ -1,7 +1,7 @@
 //! Makes a recipe's description what kiwi itself makes of it before it reads it, so that Kiln reads repositories, secrets and
 //! all else where kiwi does. Runs a program of the toolbox, and replaces the description in the recipe.
 
-use std::{path::Path, process::Stdio};
+use std::{collections::BTreeMap, path::Path, process::Stdio};
 
 use kiln_records::Failure;
 use serde::Deserialize;
@@ -27,6 +27,9 @@ enum Said {
         notes: Vec<String>,
         /// What cannot be kept.
         warnings: Vec<String>,
+        /// What it was before.
+        #[serde(flatten)]
+        before: Before,
     },
     Refused {
         /// What in the recipe does not allow it.
@@ -34,12 +37,23 @@ enum Said {
     },
 }
 
+/// What a description was before it was resolved.
+#[derive(Debug, Deserialize)]
+pub struct Before {
+    /// The files that it included.
+    pub included: Vec<String>,
+    /// The version of its schema, and the one that it has now.
+    pub schema: (String, String),
+    /// Names of package managers that it had, with those that they have now.
+    pub managers: BTreeMap<String, String>,
+}
+
 /// Resolves the description of a recipe, whose templates are rendered.
 ///
 /// # Errors
 ///
 /// `recipe_config_missing` without a description; `recipe_config_invalid` for one that cannot be resolved.
-pub async fn resolve(recipe: &Path, events: &Events) -> Result<(), Failure> {
+pub async fn resolve(recipe: &Path, events: &Events) -> Result<Before, Failure> {
     let path = kiwi_config::find(recipe)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // What cannot be read at all is not given to another parser.
@@ -63,7 +77,12 @@ pub async fn resolve(recipe: &Path, events: &Events) -> Result<(), Failure> {
     };
     match said {
         Said::Refused { refused } => Err(kiwi_config::invalid(&name, &refused).hint(HINT)),
-        Said::Resolved { text, notes, warnings } => {
+        Said::Resolved {
+            text,
+            notes,
+            warnings,
+            before,
+        } => {
             template::replace(&path, text.as_bytes()).map_err(lost)?;
             for note in notes {
                 events.say(format!("{name}: {note}")).await;
@@ -71,7 +90,7 @@ pub async fn resolve(recipe: &Path, events: &Events) -> Result<(), Failure> {
             for warning in warnings {
                 events.say(format!("warning: {name}: {warning}")).await;
             }
-            Ok(())
+            Ok(before)
         }
     }
 }

@@ -152,13 +152,16 @@ def resolve(description, recipe):
     if before < OLDEST:
         old, new = (".".join(map(str, it)) for it in (before, version(tree)))
         notes.append(f"the description has kiwi's old schema {old}: it is converted to {new}")
+    managers = {}
     for manager in tree.getroot().iter("packagemanager"):
         name = (manager.text or "").strip()
         if name in MANAGERS:
             notes.append(f"the package manager {name} is {MANAGERS[name]}")
-            manager.text = MANAGERS[name]
+            manager.text = managers[name] = MANAGERS[name]
     text = etree.tostring(tree, encoding="utf-8", xml_declaration=True)
-    return {"text": text.decode(), "notes": notes, "warnings": warnings}
+    schema = [".".join(map(str, it)) for it in (before, version(tree))]
+    what = {"included": names, "schema": schema, "managers": managers}
+    return {"text": text.decode(), "notes": notes, "warnings": warnings, **what}
 
 
 resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU))

@@ -2,7 +2,7 @@
 //! expression that is nested without end overflows the stack, which no code can catch.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -14,12 +14,16 @@ use serde::{Deserialize, Serialize};
 /// The agent's first argument in that process.
 pub const COMMAND: &str = "render";
 
-/// What to render.
+/// What to do.
 #[derive(Serialize, Deserialize)]
-struct Order {
-    recipe: PathBuf,
-    values: BTreeMap<String, String>,
-    mode: TemplateMode,
+enum Order {
+    Render {
+        recipe: PathBuf,
+        values: BTreeMap<String, String>,
+        mode: TemplateMode,
+    },
+    /// Say which values are asked for.
+    Ask { recipe: PathBuf },
 }
 
 /// What the process says, line by line.
@@ -27,6 +31,8 @@ struct Order {
 enum Said {
     /// For the log.
     Line(String),
+    /// The names of values.
+    Names(BTreeSet<String>),
     /// The end.
     Done(Option<Failure>),
 }
@@ -42,13 +48,28 @@ pub fn render(
     mode: TemplateMode,
     say: &dyn Fn(&str),
 ) -> Result<(), Failure> {
-    let lost = |error: std::io::Error| Failure::io("cannot render in a process", &error);
-    let order = Order {
+    let order = Order::Render {
         recipe: recipe.to_owned(),
         values: values.clone(),
         mode,
     };
-    let order = serde_json::to_vec(&order).map_err(|error| Failure::new(Code::Protocol, error))?;
+    carry_out(&order, say).map(drop)
+}
+
+/// As [`needed_values`](super::needed_values).
+///
+/// # Errors
+///
+/// `template_failed` also when the process was killed.
+pub fn needed_values(recipe: &Path) -> Result<BTreeSet<String>, Failure> {
+    let recipe = recipe.to_owned();
+    carry_out(&Order::Ask { recipe }, &|_| ())
+}
+
+/// Has the process do it. Returns the names that it says.
+fn carry_out(order: &Order, say: &dyn Fn(&str)) -> Result<BTreeSet<String>, Failure> {
+    let lost = |error: std::io::Error| Failure::io("cannot render in a process", &error);
+    let order = serde_json::to_vec(order).map_err(|error| Failure::new(Code::Protocol, error))?;
     let mut child = Command::new(std::env::current_exe().map_err(lost)?)
         .arg(COMMAND)
         .stdin(Stdio::piped())
@@ -58,7 +79,7 @@ pub fn render(
         .map_err(lost)?;
     // A process that ended at once says why below.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&order));
-    let mut outcome = None;
+    let (mut outcome, mut names) = (None, BTreeSet::new());
     for line in child
         .stdout
         .take()
@@ -68,13 +89,14 @@ pub fn render(
     {
         match serde_json::from_str(&line.map_err(lost)?) {
             Ok(Said::Line(line)) => say(&line),
+            Ok(Said::Names(said)) => names = said,
             Ok(Said::Done(failure)) => outcome = Some(failure),
             Err(error) => return Err(Failure::new(Code::Protocol, error)),
         }
     }
     let status = child.wait().map_err(lost)?;
     match outcome {
-        Some(None) => Ok(()),
+        Some(None) => Ok(names),
         Some(Some(failure)) => Err(failure),
         None => Err(Failure::new(
             Code::TemplateFailed,
@@ -88,7 +110,7 @@ pub fn render(
 ///
 /// # Errors
 ///
-/// When it was not started by [`render`].
+/// When it was not started by one of those.
 pub fn main() -> Result<(), Failure> {
     let order: Order = serde_json::from_reader(std::io::stdin().lock())
         .map_err(|error| Failure::new(Code::Protocol, format_args!("there is nothing to render: {error}")))?;
@@ -98,9 +120,12 @@ pub fn main() -> Result<(), Failure> {
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     };
-    let rendered = super::render(&order.recipe, &order.values, order.mode, &|line| {
-        say(&Said::Line(line.to_owned()));
-    });
-    say(&Said::Done(rendered.err()));
+    let done = match order {
+        Order::Render { recipe, values, mode } => super::render(&recipe, &values, mode, &|line| {
+            say(&Said::Line(line.to_owned()));
+        }),
+        Order::Ask { recipe } => super::needed_values(&recipe).map(|names| say(&Said::Names(names))),
+    };
+    say(&Said::Done(done.err()));
     Ok(())
 }

@@ -15,12 +15,12 @@ use kiln_records::{
     Failure, LinuxDistribution,
     arch::Arch,
     archive::{self, Contents, Kind, Limits},
-    description, xml_text,
+    description, percent, xml_text,
 };
 use minijinja::Environment;
 use serde::Deserialize;
 
-use super::declared_archs;
+use super::declared::{self, Part};
 
 /// The most bytes of all files of an archive that are looked at together. Of what is larger nothing is known.
 const LARGEST_FILES: u64 = 4 << 20;
@@ -38,6 +38,9 @@ const STACK: usize = 1 << 30;
 /// How many variables are told.
 const MOST_VARIABLES: usize = 100;
 
+/// How many links are kept in mind.
+const MOST_LINKS: usize = 10_000;
+
 /// The file that lists a recipe's templates, as IMS has it.
 const LIST_FILE: &str = ".ims_recipe_template.yaml";
 
@@ -50,6 +53,8 @@ pub struct Look {
     pub distribution: Option<LinuxDistribution>,
     /// The variables that its listed templates use.
     pub variables: BTreeSet<String>,
+    /// What jobs would be refused for.
+    pub warnings: Vec<String>,
 }
 
 impl Look {
@@ -72,19 +77,112 @@ impl Look {
             let depth = path.components().count();
             depth <= 3 && (description::may_be(path) || path.ends_with(LIST_FILE))
         };
-        let (contents, files) = files_of(bytes, shown, limits, may_be_wanted)?;
+        let (contents, files, links) = files_of(bytes, shown, limits, may_be_wanted)?;
         let place = contents.description?;
         let described = files.get(&place.path());
         let decoded = described.and_then(|bytes| xml_text::decode(bytes).ok());
         let description = decoded.map(|decoded| decoded.text).unwrap_or_default();
         let list = files.get(&place.dir.join(LIST_FILE));
         let list = list.and_then(|list| std::str::from_utf8(list).ok());
+        let mut warnings = Vec::new();
+        let parts = parts(&description, &place.dir, (bytes, limits), &links, &mut warnings);
+        warnings.extend(parts.as_deref().and_then(declared::warning));
         Ok(Self {
-            archs: declared_archs(&description),
+            archs: parts.as_deref().map(declared::archs).unwrap_or_default(),
+            warnings,
             distribution: distribution(&description),
             variables: list.map_or_else(BTreeSet::new, |list| variables(bytes, &place.dir, list, limits)),
         })
     }
+}
+
+/// What a description and the parts that it includes declare; `None` where one of them cannot be read.
+fn parts(
+    description: &str,
+    top: &Path,
+    (bytes, limits): (&[u8], &Limits),
+    links: &BTreeSet<PathBuf>,
+    warnings: &mut Vec<String>,
+) -> Option<Vec<Part>> {
+    let main = Part::read(description)?;
+    if main.includes.is_empty() {
+        return Some(vec![main]);
+    }
+    let (mut wanted, mut is_known) = (BTreeMap::new(), true);
+    for address in &main.includes {
+        match included(address) {
+            Included::Unknown => is_known = false,
+            Included::Outside => warnings.push(format!(
+                "its description includes {address}, which is no file of the recipe"
+            )),
+            // Where a link leads is known in a sandbox only.
+            Included::Files(paths) if paths.iter().any(|path| leads_through(&top.join(path), links)) => {
+                is_known = false
+            }
+            Included::Files(paths) => {
+                wanted.insert(address, paths.map(|path| plain(&top.join(path))));
+            }
+        }
+    }
+    let (_, files, _) = files_of(bytes, "", limits, |path| {
+        wanted.values().flatten().any(|one| one == path)
+    })
+    .ok()?;
+    let mut parts = Vec::new();
+    for (address, paths) in wanted {
+        let Some(file) = paths.iter().find_map(|path| files.get(path)) else {
+            warnings.push(format!(
+                "its description includes {address}, which the recipe does not have"
+            ));
+            continue;
+        };
+        let text = xml_text::decode(file).ok();
+        match text.and_then(|decoded| Part::read(&decoded.text)) {
+            Some(part) => parts.push(part),
+            None => is_known = false,
+        }
+    }
+    parts.push(main);
+    (is_known && warnings.is_empty()).then_some(parts)
+}
+
+/// Where an address of a description leads.
+enum Included {
+    /// To one of these files, below the recipe's directory.
+    Files([PathBuf; 2]),
+    Outside,
+    /// It is a template.
+    Unknown,
+}
+
+/// What `resolve.py` of the agent takes such an address for.
+fn included(address: &str) -> Included {
+    let address = address.trim();
+    if address.contains("{{") || address.contains("{%") || address.contains('&') {
+        return Included::Unknown;
+    }
+    let path = match address.split_once(':') {
+        Some(("this", rest)) => rest.strip_prefix("//").unwrap_or(rest),
+        Some(("file" | "dir", rest)) => rest,
+        Some(_) => return Included::Outside,
+        None => address,
+    };
+    let unquoted = percent::decode(path).unwrap_or_else(|| path.to_owned());
+    let paths = [path, unquoted.as_str()].map(PathBuf::from);
+    let is_inside = |path: &PathBuf| {
+        let plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+        path.components().all(plain) && !path.as_os_str().is_empty()
+    };
+    match (paths.iter().all(is_inside), Path::new(path).is_absolute()) {
+        (true, _) => Included::Files(paths),
+        (false, true) => Included::Outside,
+        // `..` may lead back into it.
+        (false, false) => Included::Unknown,
+    }
+}
+
+fn leads_through(path: &Path, links: &BTreeSet<PathBuf>) -> bool {
+    plain(path).ancestors().any(|part| links.contains(part))
 }
 
 /// The names of variables in the listed templates.
@@ -96,7 +194,7 @@ fn variables(bytes: &[u8], top: &Path, list: &str, limits: &Limits) -> BTreeSet<
     let list: Option<List> = serde_saphyr::from_str(list).ok();
     let listed = list.and_then(|list| list.template_files).unwrap_or_default();
     let listed: BTreeSet<_> = listed.iter().map(|path| plain(&top.join(path))).collect();
-    let Ok((_, mut files)) = files_of(bytes, "", limits, |path| listed.contains(path)) else {
+    let Ok((_, mut files, _)) = files_of(bytes, "", limits, |path| listed.contains(path)) else {
         return BTreeSet::new();
     };
     files.retain(|_, text| text.len() <= LARGEST_TEMPLATE);
@@ -116,14 +214,14 @@ fn variables(bytes: &[u8], top: &Path, list: &str, limits: &Limits) -> BTreeSet<
     looking.ok().and_then(|looking| looking.join().ok()).unwrap_or_default()
 }
 
-/// What is read of an archive, and the files of it that are wanted, by their paths.
+/// What is read of an archive, the files of it that are wanted, by their paths, and the paths of links.
 fn files_of(
     bytes: &[u8],
     shown: impl Display,
     limits: &Limits,
     wanted: impl Fn(&Path) -> bool,
-) -> Result<(Contents, BTreeMap<PathBuf, Vec<u8>>), Failure> {
-    let (mut files, mut left) = (BTreeMap::new(), LARGEST_FILES);
+) -> Result<(Contents, BTreeMap<PathBuf, Vec<u8>>, BTreeSet<PathBuf>), Failure> {
+    let (mut files, mut links, mut left) = (BTreeMap::new(), BTreeSet::new(), LARGEST_FILES);
     let contents = archive::read(Cursor::new(bytes), shown, limits, &mut |entry, content| {
         if entry.kind == Kind::File && entry.size <= left && wanted(&entry.path) {
             let mut file = Vec::new();
@@ -132,9 +230,14 @@ fn files_of(
             left -= file.len() as u64;
             files.insert(entry.path.clone(), file);
         }
+        if matches!(entry.kind, Kind::Symlink(_) | Kind::HardLink(_)) {
+            // With too many of them, everything may lead through one.
+            let is_full = links.len() >= MOST_LINKS;
+            links.insert(if is_full { PathBuf::new() } else { entry.path.clone() });
+        }
         Ok(())
     })?;
-    Ok((contents, files))
+    Ok((contents, files, links))
 }
 
 fn plain(path: &Path) -> PathBuf {
@@ -210,6 +313,47 @@ mod tests {
         assert_eq!(look.distribution, Some(LinuxDistribution::Debian));
         let variables: Vec<_> = look.variables.iter().map(String::as_str).collect();
         assert_eq!(variables, ["hello", "mirror", "them"]);
+    }
+
+    #[test]
+    fn what_a_description_includes_is_read_too() {
+        let include = |address: &str| format!("<image><include from='{address}'/></image>");
+        let part = "<image><preferences arch='aarch64'><type/></preferences></image>";
+        let of = |address: &str| {
+            let text = include(address);
+            look(&packed(&[("my/config.xml", &text), ("my/parts/a b.xml", part)])).unwrap()
+        };
+        for address in [
+            "this://parts/a b.xml",
+            "this://./parts/a%20b.xml",
+            "parts/a b.xml",
+            "file:parts/a b.xml",
+        ] {
+            let look = of(address);
+            assert_eq!((look.archs, look.warnings), (vec![Arch::Aarch64], vec![]), "{address}");
+        }
+        for (address, why) in [
+            (
+                "this://parts/other.xml",
+                "this://parts/other.xml, which the recipe does not have",
+            ),
+            (
+                "https://host/a.xml",
+                "https://host/a.xml, which is no file of the recipe",
+            ),
+            (
+                "file:///etc/passwd",
+                "file:///etc/passwd, which is no file of the recipe",
+            ),
+        ] {
+            let look = of(address);
+            assert_eq!(look.archs, []);
+            assert_eq!(look.warnings, [format!("its description includes {why}")]);
+        }
+        // What is not known is not said.
+        for address in ["this://{{ part }}.xml", "this://../my/parts/a b.xml"] {
+            assert_eq!(of(address).warnings, [""; 0], "{address}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, JobDescription, ObjectSource};
+use super::{Event, JobDescription, ObjectSource, Reading};
 use crate::{Account, ArtifactKind, Digests, Failure, Installed, LayerUse, Verdict};
 
 /// The requests that an agent can make, for its own job only. Every call may be repeated: an agent that lost the answer
@@ -45,6 +45,8 @@ pub enum Call {
     SettleLayer(SettledLayer),
     /// Reports how programs of the root were run, and why. Answered by [`Answer::Done`].
     KeepAccount(Account),
+    /// Reports what is understood of a recipe that is only read. Answered by [`Answer::Done`].
+    KeepReading(Box<Reading>),
     /// Asks to open a line for logins to the shell. Answered by [`Answer::Line`]; then the connection becomes the line.
     OpenLine,
     /// Asks for a connection to the site's HTTP proxy. Answered by [`Answer::Line`].

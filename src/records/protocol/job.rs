@@ -32,6 +32,8 @@ pub struct JobDescription {
     pub verify_twins: bool,
     /// Whether the job does nothing else, and makes no image.
     pub only_verifies: bool,
+    /// Whether the recipe is only read, and what is understood of it reported.
+    pub only_reads: bool,
     /// Pairs that failed in earlier jobs, of the architecture of the image.
     pub failed_twins: Vec<FailedTwin>,
     /// Commands at which twins gave up in the latest job of the same recipe.
@@ -79,6 +81,7 @@ impl JobDescription {
     /// The steps of the job, in order.
     pub const fn steps(&self) -> &'static [Step] {
         match &self.work {
+            Work::Create(_) if self.only_reads => Step::READING,
             Work::Create(_) if self.only_verifies => Step::VERIFICATION,
             Work::Create(_) if self.verify_twins => Step::VERIFIED,
             work => Step::of(work.job_type()),
