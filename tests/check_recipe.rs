@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{self, HOST, Kiln, Ran, Recipe, repository::Repository, tool};
+use crate::support::{self, HOST, Kiln, Ran, Recipe, Started, eventually, repository::Repository, tool};
 
 /// A description of an old schema, with a part of its own, profiles, and a template.
 const OLD: &str = r#"<?xml version="1.0" encoding="utf-8"?>
@@ -51,7 +52,7 @@ fn read(kiln: &Kiln, recipe: &str, options: &[&str]) -> (Value, Ran) {
 
 #[track_caller]
 fn assert_nothing_left(kiln: &Kiln) {
-    for dir in ["sandboxes", "runners", "downloads"] {
+    for dir in ["sandboxes", "runners", "readings", "downloads"] {
         if let Ok(left) = fs_err::read_dir(kiln.data().join(dir)) {
             let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
             assert!(left.is_empty(), "{dir}: {left:?}");
@@ -69,7 +70,29 @@ fn all_that_is_understood_is_said() {
     let options = ["--profile=Compute", "--arch=x86_64", &set];
     let ran = check(&kiln, recipe.path(), &options).ok();
     let said = format!("{}---\n{}", ran.stdout, ran.stderr).replace(&address, "http://REPOSITORY");
-    insta::assert_snapshot!(said, @"");
+    insta::assert_snapshot!(said, @r"
+        recipe        old, read for x86_64
+        description   config.xml, schema 6.8, converted to 8.5
+        includes      parts/packages.xml
+        template      deb_repo has a value
+        names         aarch64, riscv64
+        profile       Compute, in force
+        profile       Disk
+        type          tbz, of Compute, in force
+        type          oem, for aarch64, of Disk
+        manager       apt, written as apt-get
+        packages      0 for the beginning, 1 after them, and 0 patterns, groups and products
+        repository    http://REPOSITORY, apt-deb, ready, not signed
+        script        config.sh, #!/bin/bash -e, executable, run by /bin/bash -e, obsolete in it: baseMount
+        script        disk.sh, names no interpreter, executable, not run
+        layer         the packages can be kept for later builds
+        checks        fail: root_loader
+        checks        warn: root_devices, root_links, root_modules, root_accounts, root_packages, root_setuid, root_attributes, root_identity
+        checks        off: root_modes (by the recipe)
+        ---
+        warning: config.sh calls functions of kiwi that are obsolete and do nothing: baseMount
+        warning: disk.sh is not run: kiwi runs it for disks, live images and overlays, and not for a root file system
+    ");
     // Nothing is said that is not in the document, and no record is made.
     let (reading, _) = read(&kiln, recipe.path(), &options);
     assert_eq!(reading["schema"]["version"], "6.8");
@@ -77,7 +100,7 @@ fn all_that_is_understood_is_said() {
     assert_eq!(reading["repositories"][0]["signed"], false);
     assert_eq!(reading["scripts"][0]["obsolete"], json!(["baseMount"]));
     assert_eq!(reading["values"], json!([{"name": "deb_repo", "given": true}]));
-    assert!(!kiln.data().join("kiln.db").exists());
+    assert!(!kiln.data().join("records.sqlite").exists());
     assert_nothing_left(&kiln);
 }
 
@@ -129,10 +152,21 @@ fn what_a_build_refuses_is_refused_with_its_words() {
     let (code, ..) = refused(&old(), &[&set, "--profile=compute"]);
     assert_eq!(code, "profile_unknown");
 
-    let unknown = old().with("config.xml", &OLD.replace("<profiles>", "<unheard/><profiles>"));
+    let unknown = old().with(
+        "config.xml",
+        &OLD.replace("image=\"tbz\"", "image=\"tbz\" unheard=\"x\""),
+    );
     let (code, detail, _) = refused(&unknown, &[&set, "--profile=Compute"]);
     assert_eq!(code, "recipe_config_invalid");
-    assert!(detail.starts_with("kiwi: "), "{detail}");
+    assert!(
+        detail.starts_with("KiwiDescriptionInvalid: ") && detail.contains("unheard"),
+        "{detail}"
+    );
+
+    let lacking = old().with("config.xml", &OLD.replace("apt-get", "pacman"));
+    let (code, detail, _) = refused(&lacking, &[&set, "--profile=Compute"]);
+    assert_eq!(code, "build_failed");
+    assert!(detail.contains("Command \"pacman\" not found"), "{detail}");
 
     let gone = old().with("config.xml", &OLD.replace("parts/packages", "parts/gone"));
     let (code, detail, _) = refused(&gone, &[&set]);
@@ -201,6 +235,43 @@ fn a_recipe_of_the_records_is_read_and_warned_of_when_it_is_made() {
         "{ran:?}"
     );
     assert_nothing_left(&kiln);
+}
+
+#[test]
+fn what_a_killed_command_leaves_is_cleared_away_by_the_next() {
+    needs!(support::no_namespaces());
+    let (kiln, recipe) = (Kiln::new(), Recipe::copy_of("rpm-minimal"));
+    let options = ["check", "recipe", recipe.path(), "--set=rpm_repo=dir:///x"];
+    let killed = Started::new(kiln.command(options));
+    let sandboxes = kiln.data().join("sandboxes");
+    eventually(|| {
+        let found = fs_err::read_dir(&sandboxes).is_ok_and(|mut found| found.next().is_some());
+        if found {
+            Ok(())
+        } else {
+            Err("there is no sandbox".to_owned())
+        }
+    });
+    killed.signal(Signal::SIGKILL);
+    killed.end();
+    support::run(kiln.command(options)).ok();
+    assert_nothing_left(&kiln);
+}
+
+#[test]
+fn what_kiwi_lacks_for_other_images_than_a_root_is_a_warning() {
+    needs!(support::no_namespaces());
+    let container = r#"<type image="docker"><containerconfig name="x"/></type>"#;
+    let recipe = Recipe::copy_of("rpm-minimal").with_config(r#"<type image="tbz"/>"#, container);
+    let kiln = Kiln::new();
+    let ran = check(&kiln, recipe.path(), &["--set=rpm_repo=dir:///x"]).ok();
+    let warning = "warning: Kiln makes no such image of the root, so kiwi goes on: Required tool umoci not found";
+    assert!(ran.stderr.contains(warning), "{}", ran.stderr);
+    assert!(
+        ran.stdout.contains("type          docker, in force\n"),
+        "{}",
+        ran.stdout
+    );
 }
 
 #[test]

@@ -96,7 +96,82 @@ fn help() {
 
 #[test]
 fn help_of_check_recipe() {
-    insta::assert_snapshot!(shown(&["check", "recipe", "--help"]), @"");
+    insta::assert_snapshot!(shown(&["check", "recipe", "--help"]), @r"
+        exit code 0
+        --- stdout
+        Say what is understood of a recipe, and build nothing.
+
+        It is read as for a build, by the agent in a sandbox on this host: its templates are rendered, its
+        description is converted and given to kiwi, and its repositories are asked for their indexes. Exit
+        code 0 means that it is understood, 1 that a build would be refused, with the build's own error. No
+        record is made.
+
+        Usage: kiln check recipe [OPTIONS] <DIR|ARCHIVE|ID>
+
+        Arguments:
+          <DIR|ARCHIVE|ID>
+                  The recipe: a directory, an archive of one, or the id or name of a server's recipe
+
+        Options:
+              --arch <ARCH>
+                  Architectures to read it for [default: what the recipe declares, else this host's]
+
+              --data-dir <DIR>
+                  The directory for toolboxes, sandboxes, records and the embedded S3 store
+                  
+                  [env: KILN_DATA_DIR=]
+
+              --config <FILE>
+                  The configuration file [default: ~/.config/kiln/kiln.toml if it exists]
+                  
+                  [env: KILN_CONFIG=]
+
+              --set <KEY=VALUE>
+                  A value for the recipe's templates. Kiln itself knows `debian_mirror`
+
+              --lenient-templates
+                  Let template names without a value become empty text, as IMS does
+
+          -q, --quiet
+                  Print only errors and results
+
+              --profile <NAME>
+                  A profile of the recipe to build; may be given several times [default: those that the
+                  recipe has in force by itself]
+
+          -v, --verbose
+                  Print all output of tools
+
+              --json
+                  Print the result as JSON
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        Server and output:
+              --server <URL>
+                  The server, or `local` for the records of the data directory [default: the server of `kiln
+                  login`, else http://127.0.0.1:9000 if something listens there, else local]
+                  
+                  [env: KILN_SERVER=]
+
+              --token <FILE>
+                  A file with the token: the token alone, or JSON with `access_token` as `cray auth login`
+                  keeps it. `KILN_TOKEN` may hold a token itself
+
+              --ca-file <FILE>
+                  The authorities that the server's certificate may come from, PEM, instead of the system's
+                  
+                  [env: KILN_CA_FILE=]
+
+              --format <FORMAT>
+                  How results are written
+                  
+                  [env: KILN_FORMAT=]
+                  [default: toml]
+                  [possible values: toml, json, yaml, table]
+        --- stderr
+    ");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use kiln_records::{
     arch::Arch,
     protocol::{
         AgentFacts, Answer, BootFiles, Call, EventBatch, EventsKept, JobDescription, JobQuery, PROTOCOL, ProxyFacts,
-        Reading, RecipeSource, RecipeType, RecipeWork, SquashfsOptions, Stream, TemplateMode, What, Work,
+        Reading, RecipeSource, RecipeType, RecipeWork, SquashfsOptions, TemplateMode, What, Work,
     },
     run::Kernel,
 };
@@ -48,7 +48,7 @@ const LOG_BYTES: u64 = 16 << 20;
 /// How long the agent waits for this process, in seconds.
 const PATIENCE_S: u64 = 30;
 
-/// How the agent's log marks what the user may want to put right.
+/// How the log marks what the user may want to put right.
 const WARNING: &str = "warning: ";
 
 /// A recipe that is to be read.
@@ -240,10 +240,9 @@ impl ReadingDesk {
             heard.next += 1;
             match &event.what {
                 What::StepStarted(step) => heard.step = Some(*step),
-                What::Log { stream, text } => {
+                What::Log { text, .. } => {
                     (self.say)(text);
-                    let warning = text.strip_prefix(WARNING).filter(|_| *stream == Stream::Agent);
-                    heard.warnings.extend(warning.map(str::to_owned));
+                    heard.warnings.extend(text.strip_prefix(WARNING).map(str::to_owned));
                 }
                 _ => {}
             }
@@ -297,7 +296,7 @@ impl AgentCalls for ReadingDesk {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use kiln_records::protocol::{Event, Outcome};
+    use kiln_records::protocol::{Event, Outcome, Stream};
 
     use super::*;
 

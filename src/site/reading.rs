@@ -1,6 +1,8 @@
 //! Reads a recipe in a sandbox on this host, by the agent and the toolbox of builds. Makes a sandbox and a directory for its socket,
 //! listens on a port of the loopback, and leaves nothing.
 
+mod marks;
+
 use std::{
     net::Ipv4Addr,
     os::unix::fs::PermissionsExt,
@@ -18,6 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::marks::Mark;
 use super::{
     proxy,
     sandboxes::{agent, namespace_driver},
@@ -59,9 +62,11 @@ pub async fn read_recipe(
     let failed = |error: std::io::Error| Failure::io("cannot make the sockets of this command", &error);
     let driver = namespace_driver(config)?.attached();
     let agent = agent()?;
+    let marks = config.data_dir.join("readings");
+    clear_up(&driver, &marks).await?;
     let runners = Runners::of(&config.data_dir);
     runners.sweep()?;
-    // As long as it exists, no other process touches the sandbox. Its directory goes with it.
+    // As long as it exists, no other process touches the sockets.
     let runner = runners.enter()?;
     let mut serving = JoinSet::new();
     let archive = wanted.archive.clone();
@@ -76,15 +81,30 @@ pub async fn read_recipe(
     };
     let variables = proxy.as_ref().map(|(variables, _)| variables.clone());
     let sandbox = desk.sandbox(toolbox, agent, doors, secret, variables);
+    let mark = Mark::new(&marks, sandbox.job).map_err(failed)?;
     let ended = tokio::select! {
         ended = run(&driver, &sandbox) => ended,
         () = stop.cancelled() => Err(Failure::new(Code::Interrupted, "the reading was interrupted")),
     };
     // Whatever has become of it.
     let destroyed = driver.destroy(sandbox.job, Scratch::Remove).await;
+    if destroyed.is_err() {
+        mark.leave();
+    }
     let reading = desk.result(&ended?)?;
-    destroyed?;
-    Ok(reading)
+    destroyed.map(|()| reading)
+}
+
+/// Removes the sandboxes of readings whose processes were killed.
+async fn clear_up(driver: &NamespaceDriver, marks: &Path) -> Result<(), Failure> {
+    let left = Mark::left(marks).map_err(|error| Failure::io("cannot look for what was left", &error))?;
+    for (job, mark) in left {
+        if let Err(failure) = driver.destroy(job, Scratch::Remove).await {
+            mark.leave();
+            return Err(failure);
+        }
+    }
+    Ok(())
 }
 
 /// Runs a sandbox to its end.

@@ -28,6 +28,7 @@ import kiln_arrivals
 import kiln_ended
 import kiln_functions
 import kiln_reading
+import kiln_refusals
 import kiln_scripts
 import kiln_trust
 
@@ -251,6 +252,7 @@ def install_missing(self, manager):
 
 
 kiln_functions.let_go_on()
+kiln_refusals.install()
 command_process.CommandIterator = kiln_scripts.Lines
 apt.Command = dnf4.Command = zypper.Command = AskingCommand
 kiln_arrivals.prepare()

@@ -58,12 +58,13 @@ use crate::{
 const PROGRAM: &str = "/run/kiwi-ng";
 
 /// The programs in the sandbox, with their places: that one, what it imports, and what it lets dnf and zypper run.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 10] = [
     (PROGRAM, include_str!("kiwi.py")),
     ("/run/kiln_functions.py", include_str!("functions.py")),
     ("/run/kiln_arrivals.py", include_str!("arrivals.py")),
     ("/run/kiln_ended.py", include_str!("ended.py")),
     ("/run/kiln_reading.py", include_str!("reading.py")),
+    ("/run/kiln_refusals.py", include_str!("refusals.py")),
     ("/run/kiln_scripts.py", include_str!("scripts.py")),
     (TRUST, include_str!("trust.py")),
     ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),

@@ -4,14 +4,19 @@ it writes one file.
 import json
 import os
 import re
+import shutil
 import sys
 
 from kiwi.defaults import Defaults
+from kiwi.exceptions import KiwiCommandNotFound
 from kiwi.system.prepare import SystemPrepare
 
 import kiln_scripts
 
 READING = "/run/kiln-reading.json"
+
+# Package managers that kiwi knows, and calls by these names. The toolbox need not have them.
+CALLED_BY_NAME = ("apk", "dnf5", "microdnf", "pacman")
 
 # The most bytes of a script that are looked at.
 MOST_BYTES = 4 << 20
@@ -30,6 +35,12 @@ def called(path, functions):
         lines = file.read(MOST_BYTES).splitlines()
     words = {word for line in lines if not line.lstrip().startswith("#") for word in re.findall(r"\w+", line)}
     return sorted(words & functions)
+
+
+def check_manager(name):
+    """Refuses what the first command of kiwi would."""
+    if name in CALLED_BY_NAME and shutil.which(name) is None:
+        raise KiwiCommandNotFound(f'Command "{name}" not found in the environment')
 
 
 def note(state):
@@ -56,6 +67,7 @@ def note(state):
 
 
 def read_and_end(self, state, *_):
+    check_manager(state.get_package_manager())
     note(state)
     sys.exit(0)
 

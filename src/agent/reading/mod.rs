@@ -80,8 +80,11 @@ impl Reader<'_> {
         let choice = Choice::of(job);
         let read = kiwi_config::read(&recipe, choice);
         let config = read.map_err(|failure| failure.at(Step::Repos))?;
+        let mut renamed = before.managers.into_iter();
+        let renamed = renamed.find(|(_, name)| *name == config.package_manager);
+        let renamed = renamed.map(|(was, _)| was);
         reading.package_manager = Some(ManagerRead {
-            written: before.managers.into_keys().next().or(config.written_manager.clone()),
+            written: renamed.or(config.written_manager.clone()),
             read_as: config.package_manager.clone(),
         });
         config

@@ -125,6 +125,10 @@ def version(tree):
         raise Refused(f"its schemaversion is {text!r}, and must be a version" if text else "it has no schemaversion") from None
 
 
+def managers(tree):
+    return [(manager.text or "").strip() for manager in tree.getroot().iter("packagemanager")]
+
+
 def transform(tree, style, said):
     # Style sheets may write nothing, and fetch nothing.
     access = etree.XSLTAccessControl(write_file=False, create_dir=False, read_network=False, write_network=False)
@@ -145,22 +149,22 @@ def resolve(description, recipe):
     names = include(tree, recipe, warnings)
     if names:
         notes.append(f"included: {', '.join(names)}")
-    before = version(tree)
+    before, written = version(tree), managers(tree)
     if before < OLDEST:
         tree = transform(tree, OLD_STYLE, warnings)
     tree = transform(tree, Defaults.get_xsl_stylesheet_file(), warnings)
     if before < OLDEST:
         old, new = (".".join(map(str, it)) for it in (before, version(tree)))
         notes.append(f"the description has kiwi's old schema {old}: it is converted to {new}")
-    managers = {}
     for manager in tree.getroot().iter("packagemanager"):
         name = (manager.text or "").strip()
-        if name in MANAGERS:
-            notes.append(f"the package manager {name} is {MANAGERS[name]}")
-            manager.text = managers[name] = MANAGERS[name]
+        manager.text = MANAGERS.get(name, name)
+    # Style sheets rename some, too.
+    renamed = {was: name for was, name in zip(written, managers(tree)) if was != name}
+    notes.extend(f"the package manager {was} is {name}" for was, name in renamed.items())
     text = etree.tostring(tree, encoding="utf-8", xml_declaration=True)
     schema = [".".join(map(str, it)) for it in (before, version(tree))]
-    what = {"included": names, "schema": schema, "managers": managers}
+    what = {"included": names, "schema": schema, "managers": renamed}
     return {"text": text.decode(), "notes": notes, "warnings": warnings, **what}
 
 
