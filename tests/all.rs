@@ -97,6 +97,7 @@ const LONG: [&str; 90] = [
     "build::no_password",
     "build::recipes",
     "build::rpm",
+    "check_recipe::what_a_build",
     "crash::",
     "customize::changes::the_first",
     "customize::debug",

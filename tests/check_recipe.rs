@@ -231,7 +231,7 @@ fn a_recipe_of_the_records_is_read_and_warned_of_when_it_is_made() {
     }
     let ran = check(&kiln, "nothing", &["--server=local"]);
     assert!(
-        ran.code == Some(1) && ran.stderr.contains("there is no recipe"),
+        ran.code == Some(2) && ran.stderr.contains("there is no recipe"),
         "{ran:?}"
     );
     assert_nothing_left(&kiln);

@@ -93,13 +93,12 @@ impl CheckRecipeArguments {
             let reading = site::read_recipe(&config, toolbox.clone(), wanted, say, &interrupted);
             readings.push(Box::pin(reading).await?);
         }
-        match options.data_format(self.json) {
-            Some(format) => show_data(&readings, format, printer)?,
-            None => {
-                for reading in &readings {
-                    recipe_reading::show(reading, printer);
-                }
-            }
+        if let Some(format) = options.data_format(self.json) {
+            show_data(&readings, format, printer)?;
+        } else {
+            readings
+                .iter()
+                .for_each(|reading| recipe_reading::show(reading, printer));
         }
         conclude(&readings, printer)
     }

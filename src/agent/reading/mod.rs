@@ -123,7 +123,7 @@ impl Reader<'_> {
         reading.profiles = whole.profiles;
         reading.types = whole.types;
         let scripts = scripts::look(recipe, &scripts::OF_ROOT, true);
-        reading.scripts = scripts.map_err(unreadable)?;
+        reading.scripts = scripts.map_err(|error| unreadable(&error))?;
         Ok(whole.sources)
     }
 
@@ -205,12 +205,12 @@ impl Reader<'_> {
             );
             self.events.say(text).await;
         }
-        let others = scripts::look(recipe, &read.not_run, false).map_err(unreadable)?;
+        let others = scripts::look(recipe, &read.not_run, false).map_err(|error| unreadable(&error))?;
         reading.scripts.extend(others);
         Ok(())
     }
 }
 
-fn unreadable(error: std::io::Error) -> Failure {
-    Failure::io("cannot read the recipe's scripts", &error)
+fn unreadable(error: &std::io::Error) -> Failure {
+    Failure::io("cannot read the recipe's scripts", error)
 }

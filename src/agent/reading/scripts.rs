@@ -68,8 +68,8 @@ mod tests {
         write("config.sh", "#!/bin/zsh\n", 0o644);
         write("post_bootstrap.sh", "echo\n", 0o755);
         write("disk.sh", "#!/bin/sh\n", 0o755);
-        write("other.sh", "#!/bin/sh\n", 0o755);
-        let found = look(recipe.path()).unwrap();
+        let mut found = look(recipe.path(), &OF_ROOT, true).unwrap();
+        found.extend(look(recipe.path(), &["disk.sh", "gone.sh"], false).unwrap());
         let found: Vec<_> = found
             .iter()
             .map(|it| (it.name.as_str(), it.run_by.as_deref()))
