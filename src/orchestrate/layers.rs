@@ -258,7 +258,7 @@ impl Fields {
     /// What every key has: what is kept, the values of the recipe's templates, its profiles, and how the job is carried out, with
     /// these native twins.
     pub(super) fn of_run(what: &str, stored: &StoredRun, twins: TwinLevel) -> Self {
-        let (job, run, plan) = (&stored.job, &stored.run, &stored.run.plan);
+        let (job, plan) = (&stored.job, &stored.run.plan);
         let mut hash = Self(Sha256::new());
         hash.add(format!(
             "{what}, kiln {}, protocol {PROTOCOL}",

@@ -152,6 +152,8 @@ impl ReadingDesk {
             checks: wanted.checks,
             cpus: 1,
             ca_bundle: host::ca_bundle(),
+            // No image is made.
+            kept_authorities: None,
             signing_keys: host::signing_keys()?,
             from: None,
             patience_s: PATIENCE_S,
