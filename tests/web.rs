@@ -7,3 +7,4 @@ mod night;
 mod pages;
 mod session;
 mod upload;
+mod warnings;

@@ -50,8 +50,11 @@ pub async fn fetch(
         unpack::check_fetched(&archive, &source)?;
         let mut lost = unpack::Lost::default();
         let unpacked = unpack::unpack(&archive, &into, &Limits::default(), &mut lost)?;
-        for line in found::lines(&unpacked).into_iter().chain(lost.lines()) {
+        for line in found::lines(&unpacked) {
             say.say_blocking(&line);
+        }
+        for warning in lost.warnings() {
+            say.warn_blocking(warning);
         }
         let place = unpacked.description?;
         let recipe = into.join(&place.dir);
@@ -71,9 +74,14 @@ pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Resu
     let values = values(work, recipe);
     let (path, mode, say) = (recipe.to_owned(), work.template_mode, events.clone());
     blocking(move || {
-        let say = |line: &str| say.say_blocking(line);
-        template::apart::render(&path, &values, mode, &say)?;
-        line_ends::check(&path, &say)
+        template::apart::render(&path, &values, mode, &|line| say.say_blocking(line))?;
+        for warning in template::unused(&path, &values)
+            .into_iter()
+            .chain(line_ends::check(&path)?)
+        {
+            say.warn_blocking(warning);
+        }
+        Ok(())
     })
     .await?;
     resolved::resolve(recipe, events).await
@@ -108,7 +116,9 @@ pub async fn repos(
     }
     let timeout = Duration::from_secs(work.repos_timeout_s);
     repos::wait(&facts, http, timeout, &|line| events.say_soon(line)).await?;
-    repos::architectures::check(&facts, http, job.arch, &|line| events.say_soon(line)).await?;
+    for warning in repos::architectures::check(&facts, http, job.arch).await? {
+        events.warn(warning).await;
+    }
     Ok(facts.has_tbz())
 }
 

@@ -6,7 +6,7 @@ use std::{
     process::Stdio,
 };
 
-use kiln_records::{Code, Failure, protocol::Emulator};
+use kiln_records::{Code, Failure, Warning, protocol::Emulator};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     net::UnixStream,
@@ -57,8 +57,8 @@ pub(super) fn collect(reports: UnixStream, events: Events) -> JoinHandle<(Vec<De
                 Ok(Report::Failures(passed_on)) => failures = passed_on,
                 Ok(Report::Blind(why)) => {
                     programs.note_unwatched();
-                    let text = format!("warning: crashes of the image's programs are not detected: {why}");
-                    events.say(text).await;
+                    let text = format!("crashes of the image's programs are not detected: {why}");
+                    events.warn(Warning::new(Code::CrashesUnwatched, text)).await;
                 }
                 Err(_) => break,
             }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use kiln_records::{
-    Code, Failure, log,
+    Code, Failure, Warning, log,
     protocol::{Event, EventBatch, Stream, What},
 };
 use tokio::{
@@ -73,7 +73,7 @@ impl Budget {
                 events.push(event);
                 events
             }
-            What::Progress { .. } | What::Sandbox(_) | What::Execs(_) => vec![event],
+            What::Progress { .. } | What::Sandbox(_) | What::Execs(_) | What::Warning(_) => vec![event],
         }
     }
 }
@@ -131,6 +131,7 @@ impl Events {
                 stream,
                 text: log::cut(self.mask().apply(text)),
             },
+            What::Warning(warning) => What::Warning(self.mask().apply_to_warning(warning)),
             other => other,
         };
         self.budget.admit(what)
@@ -149,7 +150,21 @@ impl Events {
         self.send(line(Stream::Agent, text.into())).await;
     }
 
+    /// Warns in the log, and in the job's record.
+    pub async fn warn(&self, warning: Warning) {
+        self.say(warning.line()).await;
+        self.send(What::Warning(warning)).await;
+    }
+
     /// The same for blocking code.
+    pub fn warn_blocking(&self, warning: Warning) {
+        self.say_blocking(&warning.line());
+        for event in self.admit(What::Warning(warning)) {
+            let _ = self.messages.blocking_send(Message::Event(event));
+        }
+    }
+
+    /// Logs a line of the agent itself, from blocking code.
     pub fn say_blocking(&self, text: &str) {
         for event in self.admit(line(Stream::Agent, text.to_owned())) {
             let _ = self.messages.blocking_send(Message::Event(event));

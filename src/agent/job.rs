@@ -27,7 +27,7 @@ use kiln_inside::{
     room::Release,
 };
 use kiln_records::{
-    Code, EmulatedProgram, Execs, Failure, JobType, ShellTime, Step, TwinLevel,
+    Code, EmulatedProgram, Execs, Failure, JobType, ShellTime, Step, TwinLevel, Warning,
     arch::Arch,
     protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
     twins::no_twins_between,
@@ -278,8 +278,8 @@ impl Steps<'_> {
                 Ok(joined) => emulator.binfmt.interpreter = joined,
                 // Twins only speed up a build; its result is the same without them.
                 Err(failure) => {
-                    let text = format!("warning: everything is emulated, there are no native twins: {failure}");
-                    self.events.say(text).await;
+                    let text = format!("everything is emulated, there are no native twins: {}", failure.detail);
+                    self.events.warn(Warning::of(&failure, text)).await;
                 }
             }
         }

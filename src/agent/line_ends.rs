@@ -2,7 +2,7 @@
 
 use std::{io::Read, path::Path};
 
-use kiln_records::{Code, Failure};
+use kiln_records::{Code, Failure, Warning};
 
 use super::template;
 
@@ -22,12 +22,14 @@ const LONGEST: u64 = 4096;
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Refuses scripts whose first line ends as in Windows: the kernel, or the shell, takes the carriage return for a part of a name.
-/// They would fail only after all packages were installed.
+/// They would fail only after all packages were installed. Returns warnings of scripts that are run in another way than their
+/// first lines say.
 ///
 /// # Errors
 ///
 /// `script_failed`, with the script's name.
-pub(crate) fn check(recipe: &Path, say: &dyn Fn(&str)) -> Result<(), Failure> {
+pub(crate) fn check(recipe: &Path) -> Result<Vec<Warning>, Failure> {
+    let mut warnings = Vec::new();
     for name in SCRIPTS {
         // A script outside the recipe is kiwi's to refuse.
         let Ok(path) = template::inside(recipe, name) else {
@@ -52,12 +54,12 @@ pub(crate) fn check(recipe: &Path, say: &dyn Fn(&str)) -> Result<(), Failure> {
             )));
         }
         if first.strip_prefix(MARK).is_some_and(|rest| rest.starts_with(b"#!")) {
-            say(&format!(
-                "warning: {name} begins with a byte order mark, so its first line is not seen and a shell runs it: save it without the mark"
-            ));
+            let message =
+                format!("{name} begins with a byte order mark, so its first line is not seen and a shell runs it");
+            warnings.push(Warning::new(Code::ScriptMark, message).hint("save it without the mark"));
         }
     }
-    Ok(())
+    Ok(warnings)
 }
 
 #[cfg(test)]
@@ -69,9 +71,9 @@ mod tests {
         let of = |name: &str, text: &str| {
             let recipe = tempfile::tempdir().unwrap();
             fs_err::write(recipe.path().join(name), text).unwrap();
-            let said = std::cell::Cell::new(0);
-            let checked = check(recipe.path(), &|_| said.set(said.get() + 1));
-            (checked.map_err(|failure| failure.detail), said.get())
+            check(recipe.path())
+                .map(|warnings| warnings.len())
+                .map_err(|failure| failure.detail)
         };
         for (text, lines) in [
             ("#!/bin/bash\necho\r\n", 0),
@@ -80,13 +82,12 @@ mod tests {
             ("#!/bin/bash\r", 0),
             ("\u{feff}#!/bin/bash\n", 1),
         ] {
-            assert_eq!(of("config.sh", text), (Ok(()), lines), "{text:?}");
+            assert_eq!(of("config.sh", text), Ok(lines), "{text:?}");
         }
-        assert_eq!(of("other.sh", "#!/bin/bash\r\n").0, Ok(()));
+        assert_eq!(of("other.sh", "#!/bin/bash\r\n"), Ok(0));
         for name in SCRIPTS {
             for text in ["#!/bin/bash -e\r\nexit 0\r\n", "\u{feff}#!/bin/sh\r\n", "echo\r\n"] {
-                let (checked, _) = of(name, text);
-                let why = checked.unwrap_err();
+                let why = of(name, text).unwrap_err();
                 assert!(
                     why.contains(name) && why.contains("CRLF") && !why.contains("\\r"),
                     "{why}"

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use kiln_records::{Failure, percent};
+use kiln_records::{Failure, Warning, percent};
 
 /// What stands in place of a secret.
 const MASKED: &str = "***";
@@ -55,6 +55,13 @@ impl Mask {
         failure.detail = self.apply(failure.detail);
         failure.hint = failure.hint.map(|hint| self.apply(hint));
         failure
+    }
+
+    /// A warning without secrets.
+    pub(crate) fn apply_to_warning(&self, mut warning: Warning) -> Warning {
+        warning.message = self.apply(warning.message);
+        warning.hint = warning.hint.map(|hint| self.apply(hint));
+        warning
     }
 }
 

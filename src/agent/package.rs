@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kiln_records::{ArtifactKind, CheckLevel, Code, Failure, JobType, protocol::JobDescription};
+use kiln_records::{ArtifactKind, CheckLevel, Code, Failure, JobType, Warning, protocol::JobDescription};
 
 use super::{
     boot_files,
@@ -128,9 +128,9 @@ async fn normalize_root(outputs: &Outputs, epoch: u32, events: &Events) -> Resul
     }
     if future > 0 {
         let text = format!(
-            "warning: {future} files of the root are newer than this machine's clock: at another time, the image may not be the same"
+            "{future} files of the root are newer than this machine's clock: at another time, the image may not be the same"
         );
-        events.say(text).await;
+        events.warn(Warning::new(Code::FutureFiles, text)).await;
     }
     Ok(())
 }
@@ -171,10 +171,8 @@ async fn inventory_of(
             );
             events.say(text).await;
             if unseen > 0 {
-                let text = format!(
-                    "warning: {unseen} directories are too deep: the list of packages has no program below them"
-                );
-                events.say(text).await;
+                let text = format!("{unseen} directories are too deep: the list of packages has no program below them");
+                events.warn(Warning::new(Code::PackagesUnrecorded, text)).await;
             }
             if packages > 0 {
                 let say = |path: PathBuf| {
@@ -191,9 +189,8 @@ async fn inventory_of(
         }
         Err(failure) if failure.code == Code::DiskFull => Err(failure),
         Err(failure) => {
-            events
-                .say(format!("warning: the image gets no list of its packages: {failure}"))
-                .await;
+            let text = format!("the image gets no list of its packages: {failure}");
+            events.warn(Warning::new(Code::PackagesUnrecorded, text)).await;
             Ok(Artifacts::new())
         }
     }

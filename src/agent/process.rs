@@ -206,7 +206,7 @@ impl Left {
         Ok(match self {
             _ if left.is_empty() => self,
             Self::Unknown => {
-                events.say(remnants::told(program, &left)).await;
+                events.warn(remnants::told(program, &left)).await;
                 remnants::send(&left, Signal::SIGTERM);
                 Self::Asked
             }

@@ -3,6 +3,7 @@
 
 use std::{os::fd::AsFd, time::Duration};
 
+use kiln_records::{Code, Warning};
 use nix::{
     sys::{
         signal::{Signal, kill},
@@ -71,8 +72,8 @@ pub(crate) fn send(holders: &[Holder], signal: Signal) {
     }
 }
 
-/// The line for the log.
-pub(crate) fn told(program: &str, left: &[Holder]) -> String {
+/// The warning of programs that a tool left.
+pub(crate) fn told(program: &str, left: &[Holder]) -> Warning {
     let mut names: Vec<String> = left
         .iter()
         .take(MOST_NAMED)
@@ -81,10 +82,11 @@ pub(crate) fn told(program: &str, left: &[Holder]) -> String {
     if left.len() > MOST_NAMED {
         names.push("and more".to_owned());
     }
-    format!(
-        "warning: {program} has ended, but programs that it left hold its output open; they are ended: {}",
+    let message = format!(
+        "{program} has ended, but programs that it left hold its output open; they are ended: {}",
         names.join(", ")
-    )
+    );
+    Warning::new(Code::ProgramsLeft, message)
 }
 
 #[cfg(test)]
@@ -106,7 +108,7 @@ mod tests {
                 command: "sleep 600".to_owned()
             }]
         );
-        let text = told("images.sh", &found);
+        let text = told("images.sh", &found).message;
         assert!(
             text.ends_with(&format!("they are ended: `sleep 600` (process {pid})")),
             "{text}"

@@ -10,7 +10,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use kiln_records::{Code, Failure, protocol::TemplateMode, xml_text};
+use kiln_records::{Code, Failure, Warning, protocol::TemplateMode, xml_text};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, TemplateSource, UndefinedBehavior, syntax::SyntaxConfig};
 use serde::Deserialize;
 
@@ -41,11 +41,6 @@ pub fn render(
     say: &dyn Fn(&str),
 ) -> Result<(), Failure> {
     let Some(names) = listed(recipe)? else {
-        if !values.is_empty() {
-            say(&format!(
-                "warning: template values were given, but the recipe has no {LIST_FILE}; no file is rendered"
-            ));
-        }
         return Ok(());
     };
     let environment = environment(recipe, mode);
@@ -68,6 +63,15 @@ pub fn render(
         say(&format!("rendered {name}"));
     }
     Ok(())
+}
+
+/// The warning that values are of no use to a recipe.
+pub fn unused(recipe: &Path, values: &BTreeMap<String, String>) -> Option<Warning> {
+    let is_unused = !values.is_empty() && !recipe.join(LIST_FILE).exists();
+    is_unused.then(|| {
+        let message = format!("template values were given, but the recipe has no {LIST_FILE}; no file is rendered");
+        Warning::new(Code::RecipeValues, message)
+    })
 }
 
 /// The names that the listed files look up, including those with a default. Included files are not examined.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kiln_records::{
-    ArtifactKind, Code, Digests, Failure, ImageId, Installed, Link, RepositoryState, UploadedArtifact,
+    ArtifactKind, Code, Digests, Failure, ImageId, Installed, Link, RepositoryState, UploadedArtifact, Warnings,
     protocol::{FoundLayer, ObjectSource, PackageFile, PackageUrl},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -58,6 +58,9 @@ pub struct ImageEntry {
     pub repositories: Vec<RepositoryState>,
     /// Whether the packages in it are known, and stored beside this.
     pub has_installed: bool,
+    /// What its job warned of.
+    #[serde(default)]
+    pub warnings: Warnings,
 }
 
 /// What leads from an image to the layer that its build kept or reused.

@@ -30,6 +30,7 @@ use super::{
     signals::cancel_on_signal,
     toolbox,
     values::{cache, twins},
+    warnings,
 };
 use crate::{
     artifacts::ArtifactStore,
@@ -446,6 +447,7 @@ impl BuildArguments {
                 "fallback   try {attempt}, with native twins, failed: {failure}"
             ));
         }
+        warnings::show(printer, &run.warnings.list, run.warnings.more);
         printer.result(format_args!("job        {}", job.id));
         printer.result(format_args!("log        kiln jobs logs {}", job.id));
         if let Some(kept) = kept(stored, local)? {
@@ -478,6 +480,7 @@ fn summarise_failures(failures: Vec<StoredRun>, asked: usize, local: &Local, pri
                 "fallback   try {attempt}, with native twins, failed too: {failure}"
             ));
         }
+        warnings::show(printer, &stored.run.warnings.list, stored.run.warnings.more);
         printer.note(format_args!("log        kiln jobs logs {}", stored.job.id));
         if let Some(kept) = kept(&stored, local)? {
             printer.note(format_args!("kept       {}", kept.display()));

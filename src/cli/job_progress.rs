@@ -5,6 +5,7 @@ use super::{
     progress::{Lane, Progress},
     session::Session,
     signals::cancel_on_signal,
+    warnings,
 };
 use kiln_records::{
     Code, Execs, Failure, JobType, LogStream, Step,
@@ -45,6 +46,8 @@ pub(super) async fn follow(session: &Session, job: &Data) -> Result<(), Failure>
             "fallback   try {attempt}, with native twins, failed: {detail}"
         ));
     }
+    let (list, more) = warnings::of_status(&status);
+    warnings::show(printer, &list, more);
     if let Some(image) = status.text("image").filter(|_| status.text("state") == Some("success")) {
         session.show(&session.client.get(&[JOBS.path, &[id]].concat()).await?)?;
         printer.note(format_args!("image      {image}"));

@@ -76,6 +76,7 @@ mod transfer;
 mod upload;
 mod values;
 mod verify;
+mod warnings;
 mod webhooks;
 mod why;
 

@@ -150,7 +150,7 @@ impl Lane {
                 let percent = done * 100 / (*total).max(1);
                 self.message(&format!("{percent} %"));
             }
-            What::Execs(_) | What::Sandbox(_) | What::Shell(_) => {}
+            What::Execs(_) | What::Sandbox(_) | What::Shell(_) | What::Warning(_) => {}
         }
     }
 

@@ -51,6 +51,8 @@ pub(super) fn check_events(events: &[Event]) -> Result<(), Failure> {
         | What::StepFinished { .. }
         | What::Log { .. }
         | What::Progress { .. }
+        // It is cut, and the record has a bound for all.
+        | What::Warning(_)
         | What::Shell(ShellNews::Extended { .. } | ShellNews::Closed) => false,
     });
     if too_long {

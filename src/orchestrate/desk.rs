@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use kiln_inside::emulation::binfmt::emulation_of;
 use kiln_records::{
     Code, Execs, FailedTwin, Failure, GivenUp, Job, JobId, LogLine, Moment, Run, ServerId, Shell, Step, TwinLevel,
-    Upload,
+    Upload, Warning,
     arch::Arch,
     link::bucket_and_key,
     log,
@@ -361,7 +361,7 @@ impl Orchestrator {
         let mut step = stored.run.step;
         let mut lines = Vec::with_capacity(batch.events.len());
         let mut changes = Vec::new();
-        for event in &batch.events {
+        for (number, event) in (batch.first..).zip(&batch.events) {
             match &event.what {
                 What::StepStarted(begun) => {
                     step = Some(*begun);
@@ -380,6 +380,13 @@ impl Orchestrator {
                     changes.push(Change::Found(found.clone()));
                 }
                 What::Execs(execs) => changes.push(Change::Ran(execs.clone())),
+                What::Warning(warning) => {
+                    let warning = Warning {
+                        step,
+                        ..warning.clone()
+                    };
+                    changes.push(Change::Warned(number, warning));
+                }
                 What::Shell(news) => changes.push(Change::Shell(news.clone())),
                 What::Log { .. } | What::Progress { .. } => {}
             }
@@ -419,6 +426,7 @@ impl Orchestrator {
                         }),
                         Change::Found(found) => run.note_sandbox(found.clone()),
                         Change::Ran(execs) => run.note_execs(execs.clone()),
+                        Change::Warned(number, warning) => run.note_warning(*number, warning.clone()),
                         Change::Shell(news) => run.note_shell(news, now),
                     }
                 }
@@ -560,7 +568,7 @@ fn note_news(live: &mut Live, events: &[Event]) -> bool {
             What::Progress { done, total } => live.advance(*done, *total),
             What::Log { text, .. } => live.line(text),
             What::Shell(ShellNews::Closed) => live.leave(),
-            What::Execs(_) | What::Sandbox(_) | What::Shell(_) => {}
+            What::Execs(_) | What::Sandbox(_) | What::Shell(_) | What::Warning(_) => {}
         }
     }
     live.progressed > before
@@ -571,6 +579,7 @@ enum Change {
     Ended(StepTime),
     Found(SandboxFacts),
     Ran(Execs),
+    Warned(u64, Warning),
     Shell(ShellNews),
 }
 
@@ -618,7 +627,7 @@ fn line(event: &Event, step: Option<Step>) -> Option<LogLine> {
             (Some(*step), Stream::Agent, text)
         }
         What::Log { stream, text } => (step, *stream, log::cut(text.clone())),
-        What::Progress { .. } | What::Execs(_) | What::Sandbox(_) | What::Shell(_) => return None,
+        What::Progress { .. } | What::Execs(_) | What::Sandbox(_) | What::Shell(_) | What::Warning(_) => return None,
     };
     Some(LogLine {
         time: event.time,

@@ -8,7 +8,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::try_join_all};
 use kiln_records::{
-    CacheDepth, Code, Failure, Image, LayerOutcome, LayerUse, RepositoryState, Run, UploadedArtifact,
+    CacheDepth, Code, Failure, Image, LayerOutcome, LayerUse, RepositoryState, Run, UploadedArtifact, Warnings,
     link::bucket_and_key, run::Refused,
 };
 use reqwest::{
@@ -62,6 +62,7 @@ struct Taken {
     recipe_sha256: String,
     used: LayerUse,
     artifacts: Vec<UploadedArtifact>,
+    warnings: Warnings,
 }
 
 impl Orchestrator {
@@ -91,7 +92,9 @@ impl Orchestrator {
                         arrow: "take an earlier image",
                     });
                 }
-                run.reuse(taken.recipe_sha256.clone(), taken.used.clone(), taken.artifacts.clone())
+                run.reuse(taken.recipe_sha256.clone(), taken.used.clone(), taken.artifacts.clone())?;
+                run.warnings = taken.warnings.clone();
+                Ok(())
             })
             .await?;
         if let (Some(Ok(_)), Some(image)) = (changed, image) {
@@ -135,6 +138,7 @@ impl Orchestrator {
                 repositories: entry.repositories,
             },
             artifacts: artifacts.ok_or(NotTaken::Gone)?,
+            warnings: entry.warnings,
         })
     }
 
@@ -159,6 +163,7 @@ impl Orchestrator {
             image: run.image,
             repositories: layer.repositories.clone(),
             has_installed: installed.is_some(),
+            warnings: run.warnings.clone(),
         };
         self.artifacts.keep_image(&key, &entry, installed.as_ref()).await
     }

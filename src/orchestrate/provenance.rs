@@ -3,7 +3,7 @@
 //! Values for templates are left out, and only their names are recorded: they may be secrets.
 
 use jiff::Timestamp;
-use kiln_records::{Epoch, Installed, Job, JobType, Moment, Run, UploadedArtifact};
+use kiln_records::{Epoch, Installed, Job, JobType, Moment, Run, UploadedArtifact, Warning};
 use serde_json::{Value, json};
 
 use crate::{
@@ -38,6 +38,11 @@ fn predicate(job: &Job, run: &Run, builder: &str, installed: Option<&Installed>)
     let mut metadata = json!({ "invocationId": job.id.to_string() });
     if let Some(launched) = run.launched {
         metadata["startedOn"] = at(launched).into();
+    }
+    if !run.warnings.is_empty() {
+        let warning = |warning: &Warning| json!({ "code": warning.code, "message": warning.message });
+        let list: Vec<_> = run.warnings.list.iter().map(warning).collect();
+        metadata["kiln_warnings"] = json!({ "list": list, "more": run.warnings.more });
     }
     let found = run
         .found

@@ -53,6 +53,7 @@ pub(super) mod s3_proxy;
 mod sample;
 mod servers;
 mod sets;
+mod warnings;
 
 /// A place that keeps each sandbox's spec and state in memory.
 #[derive(Debug)]

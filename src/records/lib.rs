@@ -43,6 +43,7 @@ pub mod time;
 pub mod token;
 pub mod twins;
 pub mod usage;
+pub mod warning;
 pub mod webhook;
 pub mod xml_text;
 
@@ -72,3 +73,4 @@ pub use step::Step;
 pub use time::Moment;
 pub use token::{Role, Token};
 pub use twins::{EmulatedProgram, Execs, TwinLevel, TwinPair};
+pub use warning::{Warning, Warnings};

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Blame, CacheDepth, Change, Code, Epoch, Execs, Failure, ImageId, JobId, JobStatus, JobType, LayerUse, Moment,
-    ServerId, Shell, ShellTime, Step, TwinLevel, Upload, UploadedArtifact, Verdict,
+    ServerId, Shell, ShellTime, Step, TwinLevel, Upload, UploadedArtifact, Verdict, Warning, Warnings,
     protocol::{BootFiles, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
 };
 
@@ -68,6 +68,9 @@ pub struct Run {
     /// Counts of native and emulated programs, once this attempt's root is built, if it is emulated.
     #[serde(default)]
     pub execs: Option<Execs>,
+    /// What this attempt warned of.
+    #[serde(default)]
+    pub warnings: Warnings,
     /// What this attempt did about the layer of its packages, once that is settled: before any script of the recipe runs.
     #[serde(default)]
     pub layer: Option<LayerUse>,
@@ -490,6 +493,7 @@ impl Run {
             used: None,
             found: None,
             execs: None,
+            warnings: Warnings::default(),
             layer: None,
             twins_fallback: None,
             shell: None,
@@ -626,6 +630,7 @@ impl Run {
         (self.token, self.launched, self.step) = (None, None, None);
         (self.found, self.execs, self.layer) = (None, None, None);
         self.toolbox_sha256 = None;
+        self.warnings = Warnings::default();
         self.steps.clear();
         self.uploads.clear();
         Ok(())
@@ -768,6 +773,11 @@ impl Run {
         // The output of a sandbox must not decide the size of a record.
         execs.most_expensive.truncate(Execs::MOST_EXPENSIVE);
         self.execs = Some(execs);
+    }
+
+    /// Records the warning of event number `event` of this attempt. A repeated call changes nothing.
+    pub fn note_warning(&mut self, event: u64, warning: Warning) {
+        self.warnings.note(event, warning);
     }
 
     /// Records measured usage; each figure keeps its maximum.

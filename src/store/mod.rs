@@ -224,6 +224,9 @@ pub trait Runs: Send + Sync {
     /// One job; `None` if it does not exist or Kiln does not run it.
     async fn get_run(&self, id: JobId) -> Result<Option<StoredRun>>;
 
+    /// Those of these jobs that Kiln runs, in no order; one whose record is damaged is left out.
+    async fn get_runs(&self, ids: &[JobId]) -> Result<Vec<StoredRun>>;
+
     /// Jobs with something left to do or to clean up, in the order in which they were created.
     async fn open_runs(&self) -> Result<OpenRuns>;
 

@@ -6,7 +6,7 @@ use axum::{
     response::Html,
 };
 use kiln_records::{
-    Failure, Job, JobId, JobType, Moment, Run, ShellStatus,
+    Failure, Job, JobId, JobType, Moment, Run, ShellStatus, Warnings,
     run::{How, State as RunState},
     usage::UsageCurve,
 };
@@ -142,6 +142,7 @@ impl Shown<'_> {
                     p.note { "Attempt " (fallback.attempt) " failed with native twins (" code { (fallback.failure.code.name()) } ": "
                         (cut(&fallback.failure.detail, 300)) "), so this one has none." }
                 }
+                (warnings(&run.warnings))
                 (self.actions())
             }
         }
@@ -266,6 +267,27 @@ impl Shown<'_> {
             @match &self.artifact {
                 Some(called) => a href={ "/ui/" (pages) "/" (id) } { (name(called)) },
                 None => span.dim { "deleted, or given with the job: " (short(id)) },
+            }
+        }
+    }
+}
+
+/// What the attempt warned of.
+fn warnings(warnings: &Warnings) -> Markup {
+    html! {
+        @if !warnings.is_empty() {
+            details.note #warnings open[warnings.count() <= 10] {
+                summary { (steps::warned(warnings)) }
+                ul {
+                    @for warning in &warnings.list {
+                        li {
+                            (cut(&warning.message, 1000)) " " code { (warning.code.name()) }
+                            @if let Some(step) = warning.step { span.dim { " in step " (step.name()) } }
+                            @if let Some(hint) = &warning.hint { div.dim { "Hint: " (cut(hint, 600)) } }
+                        }
+                    }
+                }
+                @if let Some(rest) = warnings.rest() { p.dim { (rest) "." } }
             }
         }
     }

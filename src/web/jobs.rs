@@ -1,16 +1,18 @@
 //! The list of jobs, newest first, page by page. Reads the database.
 
+use std::collections::HashMap;
+
 use axum::{
     extract::{Query as QueryString, State},
     response::Html,
 };
-use kiln_records::{Job, JobStatus};
+use kiln_records::{Job, JobId, JobStatus, Warnings};
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
     Dashboard, layout,
-    steps::badge,
+    steps::{badge, warned},
     text::{name, when},
     viewer::Viewer,
 };
@@ -98,6 +100,9 @@ pub(super) async fn page(
 ) -> Result<Html<String>> {
     let mut rows = web.api.store.page_jobs(&list.query()).await?;
     let bottom = cut_page(&mut rows).map(|last| (last.position, last.record.id.to_string()));
+    let ids: Vec<_> = rows.iter().map(|stored| stored.record.id).collect();
+    let runs = web.api.store.get_runs(&ids).await?.into_iter();
+    let warnings = runs.map(|stored| (stored.job.id, stored.run.warnings)).collect();
     let filter = html! {
         label for="status" { "Status" }
         select #status name="status" {
@@ -108,14 +113,14 @@ pub(super) async fn page(
     let body = html! {
         h1 { "Jobs" }
         (list.search("/ui/jobs", &filter))
-        (table(rows.iter().map(|stored| &stored.record)))
+        (table(rows.iter().map(|stored| &stored.record), &warnings))
         (list.next("/ui/jobs", bottom))
     };
     Ok(layout::page(&viewer, "Jobs", "/ui/jobs", None, &body))
 }
 
-/// A table of jobs.
-pub(super) fn table<'a>(jobs: impl Iterator<Item = &'a Job>) -> Markup {
+/// A table of jobs, some of which have warned.
+fn table<'a>(jobs: impl Iterator<Item = &'a Job>, warnings: &HashMap<JobId, Warnings>) -> Markup {
     let mut jobs = jobs.peekable();
     html! {
         @if jobs.peek().is_none() { p.dim { "There is no such job." } }
@@ -127,7 +132,7 @@ pub(super) fn table<'a>(jobs: impl Iterator<Item = &'a Job>) -> Markup {
                         tr {
                             td { a href={ "/ui/jobs/" (job.id) } { (name(&job.image_root_archive_name)) } }
                             td { (job.arch.name()) }
-                            td { (status(job.status)) }
+                            td { (status(job.status)) @if let Some(warnings) = warnings.get(&job.id) { " " (warned(warnings)) } }
                             td { (job.job_type.name()) }
                             td { (when(job.created)) }
                         }

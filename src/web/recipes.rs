@@ -175,7 +175,7 @@ pub(super) fn history(runs: &[StoredRun]) -> Markup {
                     @let (job, run) = (&stored.job, &stored.run);
                     tr {
                         td { a href={ "/ui/jobs/" (job.id) } { (cut(&job.image_root_archive_name, 40)) } }
-                        td { (steps::state(run)) @if let Some(failure) = run.failure() { " " code { (failure.code.name()) } } }
+                        td { (steps::state(run)) " " (steps::warned(&run.warnings)) @if let Some(failure) = run.failure() { " " code { (failure.code.name()) } } }
                         td { (job.arch.name()) }
                         td { (steps::how(run)) }
                         td { (steps::place(run)) }

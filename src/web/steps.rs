@@ -1,7 +1,7 @@
 //! Parts of pages about one job: its state, its steps as a bar, the way in which it runs. Pure: no I/O.
 
 use kiln_records::{
-    Job, Run, Step,
+    Job, Run, Step, Warnings,
     run::{How, State},
 };
 use maud::{Markup, html};
@@ -25,6 +25,15 @@ pub(super) fn state(run: &Run) -> Markup {
 /// A word with a colour.
 pub(super) fn badge(class: &str, word: &str) -> Markup {
     html! { span class={ "badge " (class) } { (word) } }
+}
+
+/// The mark of a job that warns of something.
+pub(super) fn warned(warnings: &Warnings) -> Markup {
+    match warnings.count() {
+        0 => html! {},
+        1 => badge("warn", "1 warning"),
+        count => badge("warn", &format!("{count} warnings")),
+    }
 }
 
 /// The place of a run, and its kind of sandbox.

@@ -9,7 +9,7 @@ use std::{
 use kiln::orchestrate::agents::Refusal;
 use kiln_agent::{channel::Ending, events::Events};
 use kiln_records::{
-    Code, Failure, GivenUp, JobId, TwinLevel,
+    Code, Failure, GivenUp, JobId, TwinLevel, Warning,
     arch::Arch,
     protocol::{
         Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
@@ -262,4 +262,37 @@ async fn a_server_that_lost_events_ends_the_job() {
     };
     assert_eq!(failure.code.name(), "protocol");
     events.flush().await;
+}
+
+#[test(threads = 2)]
+async fn a_warning_is_a_line_and_an_entry_of_the_record_and_has_no_secret() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let keep = told.clone();
+    let server = Server::scripted(move |call| {
+        let Call::PostEvents(batch) = call else {
+            panic!("{call:?}")
+        };
+        let mut told = keep.lock().unwrap();
+        told.extend(batch.events.into_iter().map(|event| event.what));
+        Ok(Answer::Events(EventsKept {
+            next: told.len() as u64,
+            stop: false,
+            verdict: None,
+        }))
+    });
+    let events = Events::new(server.channel());
+    events.conceal(["hunter-42".to_owned()]);
+    let warning = Warning::new(Code::RecipePaths, "of http://me:pass@host/ and hunter-42").hint("not hunter-42");
+    events.warn(warning).await;
+    events.flush().await;
+    let told = told.lock().unwrap();
+    let [What::Log { text, .. }, What::Warning(warning)] = told.as_slice() else {
+        panic!("{told:?}");
+    };
+    assert!(text.starts_with("warning: of http://"), "{text}");
+    assert!(text.ends_with("(recipe_paths)"), "{text}");
+    assert_eq!(warning.hint.as_deref(), Some("not ***"));
+    for secret in ["pass", "hunter-42"] {
+        assert!(!format!("{told:?}").contains(secret), "{told:?}");
+    }
 }

@@ -1,5 +1,7 @@
 //! What a description says: old schemas, includes, profiles, package managers by other names.
 
+use serde_json::json;
+
 use crate::support::{self, HOST, Kiln, Ran, Recipe, repository::Repository, squashfs};
 
 /// A description of the schema of IMS's own recipes, in parts.
@@ -88,9 +90,27 @@ fn an_old_description_in_parts_is_built_with_the_profile_that_was_chosen() {
     let into = output.path().to_str().unwrap();
     let password = "--set=repo_password=hunter-included-42";
     let chosen = ["--profile", "Login", "--output", into, &repository.set(), password];
-    build(&kiln, &parts(), &chosen).ok();
+    let ran = build(&kiln, &parts(), &chosen).ok();
 
-    let log = kiln.log(&kiln.jobs()[0]);
+    let job = &kiln.jobs()[0];
+    let warnings = &job["warnings"];
+    let calls =
+        "scripts call functions of kiwi that are obsolete and do nothing: baseCleanMount, baseMount, suseConfig";
+    let obsolete = json!({ "code": "obsolete_function", "message": calls, "hint": null, "step": "build" });
+    assert!(warnings.as_array().unwrap().contains(&obsolete), "{warnings}");
+    assert!(ran.stdout.contains("\nwarnings   "), "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains(&format!("warning: {calls} (obsolete_function)")),
+        "{}",
+        ran.stderr
+    );
+    let status = kiln.run(["jobs", "status", job["id"].as_str().unwrap()]).ok();
+    assert!(
+        status.stdout.contains("code = \"obsolete_function\""),
+        "{}",
+        status.stdout
+    );
+    let log = kiln.log(job);
     for said in [
         "included: parts/preferences.xml, parts/repositories.xml",
         "kiwi's old schema 6.8",

@@ -188,6 +188,12 @@ async fn the_last_runs_of_a_recipe(place: &Place) {
     let past = store.past_runs(recipe, 3).await.unwrap();
     assert_eq!(ids(&past), [jobs[3].id, jobs[2].id, jobs[1].id]);
     assert_eq!(store.past_runs(Uuid::new_v4(), 3).await.unwrap(), []);
+
+    let asked = [jobs[0].id, JobId::new(), jobs[2].id];
+    let mut found = ids(&store.get_runs(&asked).await.unwrap());
+    found.sort_by_key(|id| asked.iter().position(|asked| asked == id));
+    assert_eq!(found, [jobs[0].id, jobs[2].id]);
+    assert_eq!(store.get_runs(&[]).await.unwrap(), []);
 }
 
 async fn what_a_deleted_job_left_is_not_forgotten(place: &Place) {

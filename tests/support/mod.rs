@@ -349,6 +349,7 @@ impl Kiln {
             json!({
                 "id": job.id, "image": run.image, "name": job.image_root_archive_name, "arch": job.arch,
                 "how": run.plan.how, "driver": run.plan.driver, "attempt": run.attempt, "execs": run.execs, "state": state,
+                "warnings": run.warnings.list,
             })
         };
         let all = Query {

@@ -3,7 +3,11 @@
 
 use std::path::Path;
 
-use kiln_records::{Failure, arch::Arch, protocol::Emulator};
+use kiln_records::{
+    Failure,
+    arch::Arch,
+    protocol::{Emulator, What},
+};
 use tokio::process::Command;
 
 use super::ended;
@@ -60,7 +64,11 @@ pub async fn prepare_root(
 ) -> Result<(), Failure> {
     complete(&mut kiwi, &request);
     ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))?;
+    pauses::warned::forget();
     let finished = run(kiwi, request.emulator, programs, events).await;
+    for warning in pauses::warned::all() {
+        events.send(What::Warning(warning)).await;
+    }
     // Whatever has become of it: somebody may look at the root of a build that failed.
     pauses::trust_the_site(request.root, false).await?;
     finished?.check_own(ended::cause)

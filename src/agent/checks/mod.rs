@@ -14,7 +14,7 @@ use std::{
 };
 
 use kiln_records::{
-    Code, Failure, JobType,
+    Code, Failure, JobType, Warning,
     arch::Arch,
     protocol::{CheckRead, JobDescription},
     root_check::{self, CheckLevel, CheckLevels, ROOT_CHECKS},
@@ -154,10 +154,12 @@ impl Levels {
         }
         let more = findings.len().saturating_sub(MOST_SAID);
         for finding in findings.iter().take(MOST_SAID) {
-            events.say(format!("warning: {finding} ({code})")).await;
+            events.warn(Warning::new(code, finding).hint(advice)).await;
         }
         if more > 0 {
-            events.say(format!("warning: {more} more of these ({code})")).await;
+            events
+                .warn(Warning::new(code, format_args!("{more} more of these")).hint(advice))
+                .await;
         }
         if level == CheckLevel::Warn {
             events.say(format!("{code}: {advice}")).await;

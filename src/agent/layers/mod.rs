@@ -20,7 +20,7 @@ use std::{
 
 use kiln_inside::room::remove_tree;
 use kiln_records::{
-    CacheDepth, Code, Failure, Installed, LayerOutcome, LayerUse, RepositoryState,
+    CacheDepth, Code, Failure, Installed, LayerOutcome, LayerUse, RepositoryState, Warning,
     protocol::{FoundLayer, LayerInputs, PackageUrl, SettledLayer},
 };
 use tokio::process::Command;
@@ -387,7 +387,8 @@ impl<'a> Layers<'a> {
                 Err(error) => Err(error.to_string()),
             };
             if let Err(why) = sent {
-                events.say(format!("warning: the layer is not kept: {why}")).await;
+                let warning = Warning::new(Code::LayerNotKept, format_args!("the layer is not kept: {why}"));
+                events.warn(warning).await;
             }
         }
         Ok(())

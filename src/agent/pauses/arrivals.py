@@ -22,6 +22,8 @@ from kiwi.exceptions import KiwiRuntimeError
 from kiwi.system.prepare import SystemPrepare
 from kiwi.system.setup import SystemSetup
 
+from kiln_warnings import warn
+
 # The most links that one path may lead through, as in Linux.
 MOST_LINKS = 40
 
@@ -185,15 +187,15 @@ class Arrival:
             say(f"{self.what}: /{named} is put into /{leads}, for there the link in the new root leads")
         lost = [named for named, leads in self.moved.items() if leads.split("/")[0] in ("run", "proc", "sys", "dev")]
         if lost:
-            say(f"warning: {self.what}: nodes do not see what is put into {shown(lost)}, for they mount an empty /run when they "
+            warn("recipe_paths", f"{self.what}: nodes do not see what is put into {shown(lost)}, for they mount an empty /run when they "
                 "boot; tmpfiles.d(5) makes files there")
         if self.outside:
-            say(f"warning: {self.what}: the image does not have {shown(self.outside)}: another file system is mounted there while "
+            warn("recipe_paths", f"{self.what}: the image does not have {shown(self.outside)}: another file system is mounted there while "
                 "the root is made")
         for text in self.twice[:MOST_NAMES]:
-            say(f"warning: {self.what}: {text}")
+            warn("recipe_paths", f"{self.what}: {text}")
         if self.private:
-            say(f"warning: {self.what}: only root can read {shown(self.private)}, as in a checkout made with the umask 077; "
+            warn("recipe_paths", f"{self.what}: only root can read {shown(self.private)}, as in a checkout made with the umask 077; "
                 "chmod -R go+rX before, or in config.sh, lets others read them")
 
 

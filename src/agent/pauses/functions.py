@@ -5,28 +5,32 @@ from kiwi.defaults import Defaults
 
 FUNCTIONS = "/run/kiln-functions.sh"
 
+# The file in the root where the obsolete functions that were called are noted, beside the scripts. kiwi removes both.
+OBSOLETE_CALLS = "/image/.kiln-obsolete-calls"
+
 # The obsolete functions of kiwi are those that call `deprecated`, with the reason on its standard input, and it ends the script. What a
 # script still can have of them, it gets.
-OBSOLETE = r"""
-function deprecated {
+OBSOLETE = rf"""
+function deprecated {{
     local line why=""
     while read -r line; do
-        why+=" ${line}"
+        why+=" ${{line}}"
     done
-    echo "warning: $1() of kiwi is obsolete and does nothing:${why}" >&2
-}
+    echo "warning: $1() of kiwi is obsolete and does nothing:${{why}}" >&2
+    {{ echo "$1" >>{OBSOLETE_CALLS}; }} 2>/dev/null || true
+}}
 
-function baseGetPackagesForDeletion {
-    echo "${kiwi_delete:-}"
-}
+function baseGetPackagesForDeletion {{
+    echo "${{kiwi_delete:-}}"
+}}
 
-function baseGetProfilesUsed {
-    echo "${kiwi_profiles:-}"
-}
+function baseGetProfilesUsed {{
+    echo "${{kiwi_profiles:-}}"
+}}
 
-function Rpm {
+function Rpm {{
     rpm "$@"
-}
+}}
 """
 
 

@@ -21,6 +21,7 @@
 //! No script and no file of the recipe can have changed the packages by then, unless it took part in their installation.
 
 mod downloads;
+pub(crate) mod warned;
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +30,7 @@ use std::{
 };
 
 use kiln_records::{
-    Code, Failure, Installed, RepositoryState,
+    Code, Failure, Installed, RepositoryState, Warning,
     lock::{self, Locked},
 };
 use serde::Deserialize;
@@ -58,7 +59,7 @@ use crate::{
 const PROGRAM: &str = "/run/kiwi-ng";
 
 /// The programs in the sandbox, with their places: that one, what it imports, and what it lets dnf and zypper run.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     (PROGRAM, include_str!("kiwi.py")),
     ("/run/kiln_functions.py", include_str!("functions.py")),
     ("/run/kiln_arrivals.py", include_str!("arrivals.py")),
@@ -66,6 +67,7 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("/run/kiln_reading.py", include_str!("reading.py")),
     ("/run/kiln_refusals.py", include_str!("refusals.py")),
     ("/run/kiln_scripts.py", include_str!("scripts.py")),
+    ("/run/kiln_warnings.py", include_str!("warnings.py")),
     (TRUST, include_str!("trust.py")),
     ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),
     ("/run/kiln-zypper-list.py", include_str!("zypper_list.py")),
@@ -297,15 +299,14 @@ impl<'a> Pauses<'a> {
             Ok(installed) if installed.is_sound() => Ok(Some(installed)),
             Ok(installed) => {
                 let count = installed.packages.len();
-                let text =
-                    format!("warning: the packages are not recorded: {count} are too many, or their names too long");
-                events.say(text).await;
+                let text = format!("the packages are not recorded: {count} are too many, or their names too long");
+                events.warn(Warning::new(Code::PackagesUnrecorded, text)).await;
                 Ok(None)
             }
             Err(failure) if failure.code == Code::DiskFull => Err(failure),
             Err(failure) => {
-                let text = format!("warning: the packages are not recorded: {failure}");
-                events.say(text).await;
+                let text = format!("the packages are not recorded: {failure}");
+                events.warn(Warning::new(Code::PackagesUnrecorded, text)).await;
                 Ok(None)
             }
         }

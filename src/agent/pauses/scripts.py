@@ -17,6 +17,8 @@ from kiwi.system.root_bind import RootBind
 from kiwi.system.setup import SystemSetup
 
 import kiln_arrivals
+from kiln_functions import OBSOLETE_CALLS
+from kiln_warnings import warn
 
 # The sandbox's name servers.
 RESOLVER = "/etc/resolv.conf"
@@ -45,11 +47,6 @@ MOST_NAMED = 20
 
 # The end of a file's name while another has its place.
 ASIDE = ".kiln-aside"
-
-
-def say(text):
-    # In a line of its own: kiwi does not end those that show its progress.
-    print(f"\nwarning: {text}", flush=True)
 
 
 def below(root, path):
@@ -87,7 +84,7 @@ class Names:
         try:
             self.put(place, text)
         except OSError as error:
-            say(f"programs of the root find no names: {error}")
+            warn("names_missing", f"programs of the root find no names: {error}")
 
     def put(self, place, text):
         parent = os.path.dirname(place)
@@ -202,7 +199,7 @@ class Lines(CommandIterator):
         if self.asked == 1:
             words = [word for word in self.command.process.args if word not in ("chroot", "bash")]
             what = os.path.basename(next((word for word in words if not os.path.isdir(word)), "a command"))
-            say(f"{what} has ended, but programs that it left hold its output open; they are ended: {named(left)}")
+            warn("programs_left", f"{what} has ended, but programs that it left hold its output open; they are ended: {named(left)}")
             send(left, signal.SIGTERM)
         elif self.asked < MOST_ASKED:
             send(left, signal.SIGKILL)
@@ -217,7 +214,7 @@ def end_left(root):
     said, until = False, time.monotonic() + PATIENCE
     while left := left_in(root):
         if not said:
-            say(f"programs that scripts or packages have left running are ended: {named(left)}")
+            warn("programs_left", f"programs that scripts or packages have left running are ended: {named(left)}")
             said = True
             send(left, signal.SIGTERM)
         if time.monotonic() > until:
@@ -345,8 +342,21 @@ def call_image_script(self):
     clean_leftovers(self)
     for name in OF_OTHER_IMAGES:
         if os.path.exists(os.path.join(self.root_dir, "image", name)):
-            say(f"{name} is not run: kiwi runs it for disks, live images and overlays, and not for a root file system")
+            warn("script_not_run", f"{name} is not run: kiwi runs it for disks, live images and overlays, and not for a root file system")
     SystemSetup(self.xml_state, self.root_dir).call_image_script()
+    warn_of_obsolete(self.root_dir)
+
+
+def warn_of_obsolete(root):
+    """Warns once of the obsolete functions that scripts have called."""
+    place = below(root, OBSOLETE_CALLS)
+    text = read(place) if place else None
+    if text is None:
+        return
+    os.unlink(place)
+    called = sorted({line for line in text.splitlines() if re.fullmatch("[A-Za-z]{1,60}", line)})[:MOST_NAMED]
+    if called:
+        warn("obsolete_function", f"scripts call functions of kiwi that are obsolete and do nothing: {', '.join(called)}")
 
 
 Command.run, Command.call = staticmethod(run_with_names), staticmethod(call_with_names)

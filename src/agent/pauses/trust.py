@@ -13,6 +13,8 @@ import re
 import stat
 import sys
 
+from kiln_warnings import warn
+
 # The site's authorities, and its keys. The agent writes them, if there are any.
 AUTHORITIES = "/run/kiln-authorities.pem"
 KEPT = "/run/kiln-kept-authorities.pem"
@@ -263,10 +265,10 @@ def warn_of_pins(state):
     for host, found in sorted(priorities.items()):
         if len(found) > 1:
             told = ", ".join(sorted("none" if priority is None else str(priority) for priority in found))
-            print(
-                f"warning: the repositories of {host} have different priorities ({told}), which apt cannot tell apart by the host: "
+            warn(
+                "repo_priorities",
+                f"the repositories of {host} have different priorities ({told}), which apt cannot tell apart by the host: "
                 "packages may come from any of them",
-                flush=True,
             )
 
 

@@ -1,7 +1,7 @@
 //! Looks whether apt's repositories have the architecture of the image at all. Without this, a package would be missing, which
 //! looks like a misspelt name. Talks HTTP to the repositories.
 
-use kiln_records::{Code, Failure, arch::Arch};
+use kiln_records::{Code, Failure, Warning, arch::Arch};
 use reqwest::{Client, Url};
 
 use super::beginning;
@@ -10,19 +10,14 @@ use crate::kiwi_config::{KiwiConfig, Plan, Repository};
 /// The most bytes of an index that are read: the field is in its first lines.
 const MOST: usize = 64 << 10;
 
-/// Fails if all repositories say that they lack `arch`, and warns of each that does.
+/// Fails if all repositories say that they lack `arch`. Returns a warning of each that does.
 ///
 /// # Errors
 ///
 /// `repo_without_arch`.
-pub async fn check(
-    config: &KiwiConfig,
-    client: &Client,
-    arch: Arch,
-    say: &(dyn Fn(&str) + Sync),
-) -> Result<(), Failure> {
+pub async fn check(config: &KiwiConfig, client: &Client, arch: Arch) -> Result<Vec<Warning>, Failure> {
     if config.package_manager != "apt" {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let wanted = arch.debian();
     let (mut lacking, mut others) = (Vec::new(), 0);
@@ -39,10 +34,7 @@ pub async fn check(
             _ => others += 1,
         }
     }
-    if lacking.is_empty() {
-        return Ok(());
-    }
-    if others == 0 {
+    if others == 0 && !lacking.is_empty() {
         let detail = format!(
             "no repository of the recipe has packages for {arch}: {}",
             lacking.join("; ")
@@ -51,10 +43,11 @@ pub async fn check(
             "build for an architecture that they have, or name a release of the distribution that has this one",
         ));
     }
-    for one in lacking {
-        say(&format!("warning: a repository has no packages for {arch}: {one}"));
-    }
-    Ok(())
+    let warning = |one| {
+        let message = format!("a repository has no packages for {arch}: {one}");
+        Warning::new(Code::RepoWithoutArch, message)
+    };
+    Ok(lacking.into_iter().map(warning).collect())
 }
 
 /// The architectures that the index of a repository names, if it names any.

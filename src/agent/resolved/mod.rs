@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path, process::Stdio};
 
-use kiln_records::Failure;
+use kiln_records::{Code, Failure, Warning};
 use serde::Deserialize;
 use tokio::process::Command;
 
@@ -88,7 +88,8 @@ pub async fn resolve(recipe: &Path, events: &Events) -> Result<Before, Failure> 
                 events.say(format!("{name}: {note}")).await;
             }
             for warning in warnings {
-                events.say(format!("warning: {name}: {warning}")).await;
+                let warning = Warning::new(Code::RecipeDescription, format_args!("{name}: {warning}"));
+                events.warn(warning).await;
             }
             Ok(before)
         }

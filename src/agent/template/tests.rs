@@ -304,12 +304,13 @@ fn values_without_a_list_are_warned_about() {
     let recipe = Recipe {
         dir: tempfile::tempdir().unwrap(),
     };
-    let (result, said) = recipe.render_in(TemplateMode::Strict, &[("A", "1")]);
+    let (result, _) = recipe.render_in(TemplateMode::Strict, &[("A", "1")]);
     result.unwrap();
-    assert!(said.len() == 1 && said[0].starts_with("warning: "), "{said:?}");
-    let (result, said) = recipe.render_in(TemplateMode::Strict, &[]);
-    result.unwrap();
-    assert!(said.is_empty());
+    let values = BTreeMap::from([("A".to_owned(), "1".to_owned())]);
+    assert_eq!(unused(recipe.dir.path(), &values).unwrap().code, Code::RecipeValues);
+    assert_eq!(unused(recipe.dir.path(), &BTreeMap::new()), None);
+    fs_err::write(recipe.dir.path().join(LIST_FILE), "template_files: []").unwrap();
+    assert_eq!(unused(recipe.dir.path(), &values), None);
 }
 
 #[test]

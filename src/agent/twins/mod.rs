@@ -23,7 +23,7 @@ use std::{
 };
 
 use kiln_records::{
-    Account, Code, Execs, FailedTwin, Failure, TwinLevel,
+    Account, Code, Execs, FailedTwin, Failure, TwinLevel, Warning,
     arch::Arch,
     protocol::{Emulator, JobDescription, Work},
     twins::no_twins_between,
@@ -301,8 +301,8 @@ impl Twins {
             ..account
         }) && let Err(failure) = channel.keep_account(&account).await
         {
-            let text = format!("warning: why each program was run as it was is not recorded: {failure}");
-            events.say(text).await;
+            let text = format!("why each program was run as it was is not recorded: {failure}");
+            events.warn(Warning::new(Code::ProgramsUnrecorded, text)).await;
         }
         let watched = watched(&programs);
         let execs = emulator.map(|_| programs.execs(counted.as_ref().ok().copied().flatten()));

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use kiln_records::{Code, Warning};
 use rustix::fs::{XattrFlags, setxattr};
 
 /// Before the names of extended attributes.
@@ -88,15 +89,16 @@ impl Attributes {
 }
 
 impl Lost {
-    /// A line for each kind.
-    pub fn lines(&self) -> Vec<String> {
+    /// A warning of each kind.
+    pub fn warnings(&self) -> Vec<Warning> {
         let line = |(kind, (count, first)): (&String, &(u64, String))| {
             let first = first.escape_debug();
             let others = match count {
                 1 => String::new(),
                 _ => format!(" and {} more", count - 1),
             };
-            format!("warning: {kind} of the recipe's {first}{others}: not kept, for an image cannot have them")
+            let message = format!("{kind} of the recipe's {first}{others}: not kept, for an image cannot have them");
+            Warning::new(Code::RecipeAttributes, message)
         };
         self.0.iter().map(line).collect()
     }

@@ -533,7 +533,7 @@ fn attributes_are_kept_and_lists_are_said_once() {
     let (path, mut missing) = (place.dir.path().join("attributes.tar"), Lost::default());
     fs_err::write(&path, archive.into_inner().unwrap()).unwrap();
     unpack(&path, &place.top(), &Limits::default(), &mut missing).unwrap();
-    let missing = missing.lines();
+    let missing: Vec<_> = missing.warnings().into_iter().map(|warning| warning.message).collect();
     let mode = |path: &str| fs_err::metadata(place.top().join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("root/etc/noted"), 0o664);
     assert_eq!((mode("root/etc/listed"), mode("root/etc/listed-too")), (0o644, 0o644));

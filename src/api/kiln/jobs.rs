@@ -4,7 +4,7 @@
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use kiln_records::{
     CacheDepth, Code, Epoch, Execs, Failure, ImageId, Job, JobId, LayerUse, Moment, Shell, ShellStatus, Step,
-    TwinLevel, TwinPair, Verdict,
+    TwinLevel, TwinPair, Verdict, Warning,
     protocol::SandboxFacts,
     run::{How, PassedOver, StepTime, TwinsFallback},
 };
@@ -100,6 +100,10 @@ pub(in crate::api) struct JobProgress {
     execs: Option<Execs>,
     /// The steps of this attempt that succeeded.
     steps: Vec<StepTime>,
+    /// What this attempt warned of: what the job went on without, and what should be looked at.
+    warnings: Vec<Warning>,
+    /// How many more warnings there were than a record has. They are in the log.
+    more_warnings: u64,
     /// The failure, if it failed.
     error: Option<JobError>,
     /// The resulting image.
@@ -314,6 +318,8 @@ impl JobProgress {
             shell: run.shell.as_ref().map(JobShell::from),
             execs: run.execs.clone(),
             steps: run.steps.clone(),
+            warnings: run.warnings.list.clone(),
+            more_warnings: run.warnings.more,
             error: run.failure().cloned().map(JobError::from),
             image: job.resultant_image_id.map(Uuid::from),
             log: run.log.clone(),

@@ -292,6 +292,56 @@ codes! {
          recipe's overlay are kept, with a warning. `off` keeps all",
         "let each machine make its own";
 
+    ["Warnings", "The log has each with its code, and so has the job's record: `kiln jobs status` shows it (`warnings`), `kiln build` at its \
+     end, and the page of the job. Checks of a finished root and some failures are warnings, too, where the job goes on without."]
+    RecipeDescription = "recipe_description", 422, Failed, Lasting,
+        "a part of the description is of no use: an included file is no `image`, or kiwi's conversion of an old schema says so",
+        "the message names it";
+    RecipeAttributes = "recipe_attributes", 422, Failed, Lasting,
+        "files of the recipe's archive have access control lists, labels of SELinux or extended attributes that an image cannot have; \
+         their groups keep their own rights",
+        "set them when a node starts";
+    RecipePaths = "recipe_paths", 422, Failed, Lasting,
+        "a path that the recipe brings is of no use where it lands: below `/run`, which nodes mount empty; below a mount of the sandbox; \
+         in the place of another one; or readable for root alone, as in a checkout made with the umask 077",
+        "the message names the paths";
+    RecipeValues = "recipe_values", 422, Failed, Lasting,
+        "values for templates were given, but the recipe has no list of templates",
+        "write the list, or leave the values out";
+    ScriptMark = "script_mark", 422, Failed, Lasting,
+        "a script begins with a byte order mark, so a shell runs it, whatever its first line says",
+        "save it without the mark";
+    ScriptNotRun = "script_not_run", 422, Failed, Lasting,
+        "the recipe has a script that kiwi runs for disks, live images and overlays, which Kiln does not make of a root",
+        "move what the root needs into `config.sh` or `images.sh`";
+    ObsoleteFunction = "obsolete_function", 422, Failed, Lasting,
+        "scripts call functions of kiwi that are obsolete; they do nothing",
+        "remove the calls";
+    ProgramsLeft = "programs_left", 422, Failed, Lasting,
+        "a script, or the installation of a package, has left programs running; they are ended",
+        "end them in the script";
+    NamesMissing = "names_missing", 422, Failed, Lasting,
+        "the file of name servers cannot be put into the root, so that programs of the root find no names of hosts",
+        "the message says why";
+    RepoPriorities = "repo_priorities", 422, Failed, Lasting,
+        "repositories of one host have different priorities, which apt knows by the host alone",
+        "name them by different names of the host";
+    FutureFiles = "future_files", 422, Failed, Lasting,
+        "files of a reproducible image are newer than the machine's clock",
+        "look for `touch` in scripts, and at the clock";
+    PackagesUnrecorded = "packages_unrecorded", 500, Failed, Lasting,
+        "the packages of the root are not recorded, or not all of them: later comparisons and the image's documents lack them",
+        "the message says why";
+    ProgramsUnrecorded = "programs_unrecorded", 500, Failed, Lasting,
+        "it is not recorded why each program was run natively or emulated",
+        "the message says why";
+    CrashesUnwatched = "crashes_unwatched", 500, Failed, Lasting,
+        "programs of the image that die by a signal under emulation go unnoticed",
+        "the message says what the sandbox does not allow";
+    LayerNotKept = "layer_not_kept", 500, Failed, Lasting,
+        "the root after all packages is not kept for later jobs",
+        "nothing: they install the packages themselves";
+
     ["The sandbox", ""]
     NoUserNamespace = "no_user_namespace", 500, Failed, Lasting,
         "the host does not allow this user to create user namespaces",

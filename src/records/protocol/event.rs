@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Execs, LogStream, Step};
+use crate::{Execs, LogStream, Step, Warning};
 
 /// One event in the sandbox. Its number follows from the [batch](super::EventBatch) that it came in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -47,6 +47,8 @@ pub enum What {
     Sandbox(SandboxFacts),
     /// Counts of native and emulated programs while a foreign root was built or changed; once, when its step ends.
     Execs(Execs),
+    /// Something for the job's record that the job went on without. The log has it as a line of its own.
+    Warning(Warning),
     /// News of the shell.
     Shell(ShellNews),
 }

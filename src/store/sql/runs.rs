@@ -32,6 +32,28 @@ impl Runs for ThisStore {
         row.as_ref().map(read).transpose()
     }
 
+    async fn get_runs(&self, ids: &[JobId]) -> Result<Vec<StoredRun>> {
+        let mut runs = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(ROWS_AT_ONCE) {
+            let mut statement = Statement::new(format!("SELECT {COLUMNS} FROM jobs WHERE run IS NOT NULL AND id IN ("));
+            for (at, id) in ids.iter().enumerate() {
+                if at > 0 {
+                    statement.push(", ");
+                }
+                statement.push_bind(id.to_string());
+            }
+            statement.push(")");
+            for row in &self.readers().fetch_all(statement.build()).await? {
+                match read(row) {
+                    Ok(stored) => runs.push(stored),
+                    Err(StoreError::Damaged(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(runs)
+    }
+
     async fn open_runs(&self) -> Result<OpenRuns> {
         let mut statement = Statement::new(format!(
             "SELECT {COLUMNS}, id FROM jobs WHERE is_open = 1 ORDER BY position, id"
