@@ -138,6 +138,7 @@ const LONG: [&str; 90] = [
     "metrics::prometheus",
     "metrics::the_rules",
     "origin::",
+    "outside::adding::a_build",
     "outside::formats",
     "outside::root",
     "outside::scripts",

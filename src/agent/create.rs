@@ -12,7 +12,7 @@ use super::{
     events::Events,
     fetch, found,
     kiwi_config::{self, Choice},
-    line_ends, lock,
+    line_ends, lock, mask,
     outputs::Outputs,
     pauses::{Pauses, kiwi_alone},
     process::blocking,
@@ -68,9 +68,19 @@ pub async fn fetch(
     Ok((recipe, newest))
 }
 
-/// Renders the recipe's template files, and resolves its description. From here on, that is what kiwi makes of it. Returns what the
-/// description was.
-pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Result<Before, Failure> {
+/// Renders the recipe's template files, resolves its description, and adds to it what the job adds. From here on, that is what kiwi
+/// makes of it. Returns what the description was.
+pub async fn template(
+    work: &RecipeWork,
+    job: &JobDescription,
+    recipe: &Path,
+    events: &Events,
+) -> Result<Before, Failure> {
+    let addresses = work.additions.repositories().flat_map(|line| {
+        let parts = line.parts();
+        parts.source.into_iter().chain(parts.signing_keys)
+    });
+    events.conceal(addresses.flat_map(mask::of_address));
     let values = values(work, recipe);
     let (path, mode, say) = (recipe.to_owned(), work.template_mode, events.clone());
     blocking(move || {
@@ -84,7 +94,9 @@ pub async fn template(work: &RecipeWork, recipe: &Path, events: &Events) -> Resu
         Ok(())
     })
     .await?;
-    resolved::resolve(recipe, events).await
+    let before = resolved::resolve(recipe, events).await?;
+    resolved::additions::add(recipe, &work.additions, Choice::of(job), events).await?;
+    Ok(before)
 }
 
 /// The values for the recipe's templates.

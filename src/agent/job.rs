@@ -162,7 +162,7 @@ impl Steps<'_> {
                     (outputs.facts.recipe, outputs.facts.newest) = self.step(step, fetched).await?;
                 }
                 (Step::Template, Work::Create(work)) => {
-                    let rendered = create::template(work, &facts.recipe, self.events);
+                    let rendered = create::template(work, self.job, &facts.recipe, self.events);
                     self.step(step, rendered).await.map(drop)?;
                 }
                 (Step::Repos, Work::Create(work)) => {

@@ -282,6 +282,20 @@ fn config_of(image: Node<'_, '_>, choice: Choice<'_>) -> Result<KiwiConfig, Fail
     })
 }
 
+/// The number of the first repository in a description that is in force by this choice, among all of the description; none if
+/// there is none.
+///
+/// # Errors
+///
+/// `recipe_config_invalid`, `profile_unknown`.
+pub(crate) fn first_repository(text: &str, choice: Choice<'_>) -> Result<Option<usize>, Failure> {
+    let document = Document::parse(text).map_err(|error| invalid("the description", &error))?;
+    let image = document.root_element();
+    let force = InForce::of(image, choice)?;
+    let mut all = image.children().filter(|node| node.has_tag_name("repository"));
+    Ok(all.position(|node| force.has_profile_of(node) && force.has_arch_of(node)))
+}
+
 /// The failure for a description that cannot be used.
 pub(crate) fn invalid(name: &str, why: &dyn std::fmt::Display) -> Failure {
     Failure::new(Code::RecipeConfigInvalid, format!("{name} cannot be used: {why}"))
@@ -372,6 +386,9 @@ pub fn secrets<'v>(recipe: &Path, values: impl IntoIterator<Item = &'v String>) 
         secrets.extend(password.map(str::to_owned));
         if node.has_tag_name("source") {
             secrets.extend(node.attribute("path").map(mask::of_address).unwrap_or_default());
+        }
+        if node.has_tag_name("signing") {
+            secrets.extend(node.attribute("key").map(mask::of_address).unwrap_or_default());
         }
         // Each profile may have an overlay, which is the directory of its name.
         let overlay = node.attribute("name").filter(|_| node.has_tag_name("profile"));

@@ -15,11 +15,13 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema};
 
 use super::problem::{Problem, Result};
 
+mod additions;
 mod declare;
 mod members;
 mod records;
 mod rules;
 
+pub(super) use additions::{AddedRepo, Package, SetRepo};
 pub(super) use declare::{body, members};
 pub(super) use members::{Flatten, Nullable, OrDefault, OrEmpty};
 pub(super) use rules::{

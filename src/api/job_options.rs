@@ -1,6 +1,6 @@
 //! Declares the options of jobs in request bodies. Pure: no I/O.
 
-use super::fields::{FileName, Gib, List, Name, Nullable, OrEmpty, members};
+use super::fields::{AddedRepo, FileName, Gib, List, Name, Nullable, OrEmpty, Package, SetRepo, members};
 use kiln_records::{CacheDepth, ImageId, TwinLevel, job::JobOptions};
 
 /// Declares the options twice. In a new job they are read as its options. In a schedule an absent option stays
@@ -58,4 +58,16 @@ job_options! {
     locked: Option<bool>, scheduled Nullable<bool>;
     /// The profiles of its recipe that a create job builds. Default: those that the recipe has in force by itself.
     profiles: Option<List<Name>>, scheduled Nullable<List<Name>>;
+    /// Whether a create job leaves the repositories of its recipe out. Default: false.
+    ignore_repos: Option<bool>, scheduled Nullable<bool>;
+    /// What replaces the first repository of the recipe that is in force, as kiwi's `--set-repo`; what is empty stays.
+    set_repo: Option<SetRepo>, scheduled Nullable<SetRepo>;
+    /// Repositories after those of the recipe, each as kiwi's `--add-repo`.
+    add_repos: Option<List<AddedRepo>>, scheduled Nullable<List<AddedRepo>>;
+    /// Packages beside those of the recipe.
+    add_packages: Option<List<Package>>, scheduled Nullable<List<Package>>;
+    /// The same for those that the root begins with.
+    add_bootstrap_packages: Option<List<Package>>, scheduled Nullable<List<Package>>;
+    /// Packages that are uninstalled at the end.
+    delete_packages: Option<List<Package>>, scheduled Nullable<List<Package>>;
 }

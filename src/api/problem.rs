@@ -147,9 +147,11 @@ impl From<StoreError> for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::ShellOfCreate | Refusal::TooManyShells | Refusal::Unknown(..) | Refusal::NoLink(_) => {
-                Self::bad_request(refusal)
-            }
+            Refusal::ShellOfCreate
+            | Refusal::OfRecipes
+            | Refusal::TooManyShells
+            | Refusal::Unknown(..)
+            | Refusal::NoLink(_) => Self::bad_request(refusal),
             Refusal::Packer => Self::unprocessable(refusal),
             Refusal::RecordsOnly
             | Refusal::NotEnded

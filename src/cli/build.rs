@@ -276,6 +276,8 @@ impl BuildArguments {
     ) -> Result<(), Failure> {
         let interrupted = cancel_on_signal()?;
         recipe_type(&self.recipe_type)?;
+        let adding = &self.choosing.adding;
+        adding.apply(JobOptions::default())?;
         let recipe = read_recipe(&self.recipe, printer)?;
         let archs = self.archs(&recipe)?;
         if locked {
@@ -292,7 +294,9 @@ impl BuildArguments {
             .templating
             .values
             .iter()
-            .filter_map(|(_, value)| site::loopback_port(value));
+            .map(|(_, value)| value.as_str())
+            .chain(adding.addresses());
+        let named = named.filter_map(site::loopback_port);
         config.isolation.loopback_ports.extend(named);
         let chosen = Isolation::from(self.isolation).choose(&mut config).await?;
         printer.note(&chosen.why);
@@ -319,7 +323,7 @@ impl BuildArguments {
         let set = self.make_set(archs, local).await?;
         let mut jobs = Vec::new();
         for arch in archs {
-            let mut job = self.job(&recipe.name, archive.clone(), *arch, kernel);
+            let mut job = self.job(&recipe.name, archive.clone(), *arch, kernel)?;
             job.options.locked = Some(locked);
             let id = match &set {
                 Some(set) => {
@@ -384,8 +388,8 @@ impl BuildArguments {
         archs(&self.arch, recipe)
     }
 
-    fn job(&self, recipe_name: &str, archive: Bytes, arch: Arch, kernel: Kernel) -> ArchiveJob {
-        ArchiveJob {
+    fn job(&self, recipe_name: &str, archive: Bytes, arch: Arch, kernel: Kernel) -> Result<ArchiveJob, Failure> {
+        Ok(ArchiveJob {
             image_name: self.name.clone().unwrap_or_else(|| recipe_name.to_owned()),
             recipe_name: recipe_name.to_owned(),
             archive,
@@ -401,7 +405,7 @@ impl BuildArguments {
             memory: self.memory.map(|size| size.as_u64()),
             disk: self.disk.map(|size| size.as_u64()),
             keep: self.keep,
-            options: JobOptions {
+            options: self.choosing.adding.apply(JobOptions {
                 kernel_file_name: self.kernel_file_name.clone(),
                 initrd_file_name: Some(self.initrd_file_name.clone()),
                 kernel_parameters_file_name: Some(self.kernel_parameters_file_name.clone()),
@@ -413,8 +417,8 @@ impl BuildArguments {
                 source_date_epoch: self.dating.source_date_epoch,
                 profiles: self.choosing.chosen(),
                 ..JobOptions::default()
-            },
-        }
+            })?,
+        })
     }
 
     /// Prints the result, and writes it to `--output`.

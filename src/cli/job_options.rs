@@ -4,9 +4,12 @@
 //! `mut_arg`.
 
 use clap::Args;
-use kiln_records::{CacheDepth, ImageId, TwinLevel};
+use kiln_records::{CacheDepth, Failure, ImageId, TwinLevel};
 
-use super::values::{Body, boolean, cache, seconds, twins};
+use super::{
+    adding::Adding,
+    values::{Body, boolean, cache, seconds, twins},
+};
 
 /// The files of an image's `/boot`.
 #[expect(clippy::struct_field_names, reason = "they name the options")]
@@ -78,6 +81,9 @@ pub(super) struct Choosing {
     /// A profile of the recipe to build; may be given several times [default: those that the recipe has in force by itself].
     #[arg(long = "profile", value_name = "NAME")]
     pub(super) profiles: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) adding: Adding,
 }
 
 impl Choosing {
@@ -86,8 +92,13 @@ impl Choosing {
         (!self.profiles.is_empty()).then(|| self.profiles.clone())
     }
 
-    pub(super) fn add_to(&self, body: Body) -> Body {
-        body.set("profiles", self.chosen())
+    /// Adds them to a request.
+    ///
+    /// # Errors
+    ///
+    /// `usage` for what cannot be added.
+    pub(super) fn add_to(&self, body: Body) -> Result<Body, Failure> {
+        self.adding.add_to(body.set("profiles", self.chosen()))
     }
 }
 

@@ -151,7 +151,7 @@ impl JobsCommand {
                     .set("enable_debug", job.enable_debug);
                 let body = job.sizes.add_to(job.files.or_usual().add_to(body));
                 let body = job.verification.add_to(job.execution.add_to(body));
-                let body = job.choosing.add_to(job.locking.add_to(job.dating.add_to(body)));
+                let body = job.choosing.add_to(job.locking.add_to(job.dating.add_to(body)))?;
                 let body = body.into_value();
                 if !job.follow && session.without_server().is_none() {
                     return create(session, &JOBS, &body).await;

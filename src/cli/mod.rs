@@ -8,6 +8,7 @@ use kiln_records::Failure;
 use crate::{config::Config, host};
 use printer::Printer;
 
+mod adding;
 mod artifacts;
 mod audit;
 mod backup;

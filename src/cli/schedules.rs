@@ -258,6 +258,12 @@ fn option() -> impl TypedValueParser<Value = String> {
         "source-date-epoch",
         "locked",
         "profiles",
+        "ignore-repos",
+        "set-repo",
+        "add-repos",
+        "add-packages",
+        "add-bootstrap-packages",
+        "delete-packages",
     ])
 }
 
@@ -333,7 +339,7 @@ impl JobArguments {
             .set("missed_runs", self.missed_runs.map(MissedRuns::name))
             .set("missed_runs_limit", self.missed_runs_limit)
             .set("overlap", self.overlap.map(Overlap::name));
-        let body = self.choosing.add_to(body);
+        let body = self.choosing.add_to(body)?;
         let body = self.locking.add_to(self.sizes.add_to(self.files.add_to(body)));
         Ok(self
             .dating

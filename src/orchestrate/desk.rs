@@ -286,6 +286,7 @@ impl Orchestrator {
             template_mode: plan.template_mode,
             repos_timeout_s: plan.repos_timeout_s,
             profiles: plan.profiles.clone(),
+            additions: plan.additions.clone(),
         })
     }
 

@@ -255,8 +255,8 @@ struct Early {
 pub(super) struct Fields(Sha256);
 
 impl Fields {
-    /// What every key has: what is kept, the values of the recipe's templates, its profiles, and how the job is carried out, with
-    /// these native twins.
+    /// What every key has: what is kept, the values of the recipe's templates, its profiles, what is added to its description, and how
+    /// the job is carried out, with these native twins.
     pub(super) fn of_run(what: &str, stored: &StoredRun, twins: TwinLevel) -> Self {
         let (job, plan) = (&stored.job, &stored.run.plan);
         let mut hash = Self(Sha256::new());
@@ -274,6 +274,12 @@ impl Fields {
         hash.add(plan.profiles.len().to_string());
         for profile in &plan.profiles {
             hash.add(profile);
+        }
+        let additions = plan.additions.parts();
+        hash.add(additions.len().to_string());
+        for (option, text) in additions {
+            hash.add(option);
+            hash.add(text);
         }
         hash.add(host::apt_mirror().map_or(String::new(), |mirror| mirror.archive));
         hash.add(host::ca_bundle().unwrap_or_default());

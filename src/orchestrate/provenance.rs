@@ -61,6 +61,7 @@ fn predicate(job: &Job, run: &Run, builder: &str, installed: Option<&Installed>)
                 "requireDkms": job.require_dkms,
                 "locked": plan.locked,
                 "profiles": plan.profiles,
+                "additions": plan.additions.shown().iter().map(|(option, text)| format!("{option} {text}")).collect::<Vec<_>>(),
                 "sourceDateEpoch": plan.epoch.map(|epoch| match epoch {
                     Epoch::Recipe => Value::from("recipe"),
                     Epoch::At(seconds) => Value::from(seconds),

@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{CacheDepth, Dating, ImageId, JobId, Moment, PublicKeyId, TwinLevel};
-use crate::arch::Arch;
+use crate::{
+    additions::{Additions, PackageName, RepositoryLine},
+    arch::Arch,
+};
 
 /// A create or customize run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -110,9 +113,44 @@ pub struct JobOptions {
     /// The profiles of the recipe that a create job builds.
     #[serde(default)]
     pub profiles: Option<Vec<String>>,
+    /// Whether a create job leaves the repositories of its recipe out.
+    #[serde(default)]
+    pub ignore_repos: Option<bool>,
+    /// What replaces the first repository of the recipe that is in force, in kiwi's form.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub set_repo: Option<RepositoryLine>,
+    /// Repositories after those of the recipe, in kiwi's form.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub add_repos: Option<Vec<RepositoryLine>>,
+    /// Packages beside those of the recipe.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub add_packages: Option<Vec<PackageName>>,
+    /// The same for those that the root begins with.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub add_bootstrap_packages: Option<Vec<PackageName>>,
+    /// Packages that are uninstalled at the end.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub delete_packages: Option<Vec<PackageName>>,
 }
 
 impl JobOptions {
+    /// What they add to the recipe's description.
+    pub fn additions(&self) -> Additions {
+        Additions {
+            ignore_repos: self.ignore_repos.unwrap_or_default(),
+            set_repo: self.set_repo.clone(),
+            add_repos: self.add_repos.clone().unwrap_or_default(),
+            add_packages: self.add_packages.clone().unwrap_or_default(),
+            add_bootstrap_packages: self.add_bootstrap_packages.clone().unwrap_or_default(),
+            delete_packages: self.delete_packages.clone().unwrap_or_default(),
+        }
+    }
+
     /// What they say of the image's date.
     pub fn dating(&self) -> Dating {
         Dating {

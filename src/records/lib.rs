@@ -1,6 +1,7 @@
 //! The domain: the types of everything that Kiln stores and exchanges, and their rules. Pure: no I/O.
 
 pub mod account;
+pub mod additions;
 pub mod arch;
 pub mod archive;
 pub mod artifact;

@@ -65,6 +65,7 @@ pub const PROTOCOL: u64 = {
     let hash = fnv1a(hash, include_bytes!("layer.rs"));
     let hash = fnv1a(hash, include_bytes!("installed.rs"));
     let hash = fnv1a(hash, include_bytes!("root_check.rs"));
+    let hash = fnv1a(hash, include_bytes!("additions.rs"));
     let hash = fnv1a(hash, include_bytes!("warning.rs"));
     let hash = fnv1a(hash, include_bytes!("shell.rs"));
     let hash = fnv1a(hash, include_bytes!("protocol/shell.rs"));

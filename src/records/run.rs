@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Blame, CacheDepth, Change, Code, Epoch, Execs, Failure, ImageId, JobId, JobStatus, JobType, LayerUse, Moment,
     ServerId, Shell, ShellTime, Step, TwinLevel, Upload, UploadedArtifact, Verdict, Warning, Warnings,
+    additions::Additions,
     protocol::{BootFiles, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
 };
 
@@ -212,6 +213,9 @@ pub struct Plan {
     /// The profiles of its recipe that it builds; if there are none, those that the recipe has in force by itself.
     #[serde(default)]
     pub profiles: Vec<String>,
+    /// What it adds to the description of its recipe.
+    #[serde(default)]
+    pub additions: Additions,
     /// The job whose twins this one verifies, without an image of its own.
     #[serde(default)]
     pub verifies: Option<JobId>,
@@ -878,6 +882,7 @@ mod tests {
             epoch: None,
             locked: false,
             profiles: Vec::new(),
+            additions: Additions::default(),
             verifies: None,
             boot: BootFiles {
                 kernel: String::new(),

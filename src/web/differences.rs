@@ -119,6 +119,10 @@ fn inputs(old: &Half, new: &Half) -> Vec<Difference> {
             if let Some(base) = &plan.image {
                 add("image that was customised", base.id.to_string());
             }
+            add("profiles", plan.profiles.join(", "));
+            for (number, (option, text)) in plan.additions.shown().into_iter().enumerate() {
+                add(&format!("addition {}", number + 1), format!("{option} {text}"));
+            }
             for (name, value) in &plan.values {
                 add(&format!("value of {name}"), value.clone());
             }

@@ -251,6 +251,7 @@ impl Shown<'_> {
                     dt { "Archive" } dd { code.digest { (cut(&run.plan.recipe, 160)) } }
                 }
                 @if !run.plan.profiles.is_empty() { dt { "Profiles" } dd { (cut(&run.plan.profiles.join(", "), 160)) } }
+                @for (option, text) in run.plan.additions.shown().iter().take(50) { dt { (option) } dd { (cut(text, 200)) } }
                 @for (key, value) in run.plan.values.iter().take(50) { dt { (cut(key, 40)) } dd { (cut(value, 120)) } }
                 @if let Some(resume) = &run.plan.resume {
                     dt { "Resumes" } dd { a href={ "/ui/jobs/" (resume.job) } { (short(resume.job)) } " at " (resume.step.name()) }

@@ -10,6 +10,7 @@ use kiln::orchestrate::agents::Refusal;
 use kiln_agent::{channel::Ending, events::Events};
 use kiln_records::{
     Code, Failure, GivenUp, JobId, TwinLevel, Warning,
+    additions::Additions,
     arch::Arch,
     protocol::{
         Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
@@ -37,6 +38,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
             template_mode: TemplateMode::Strict,
             repos_timeout_s: 0,
             profiles: Vec::new(),
+            additions: Additions::default(),
         }),
         shell: None,
         environment: Vec::new(),

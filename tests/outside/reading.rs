@@ -76,7 +76,7 @@ fn parts() -> Recipe {
         .with("Login/etc/node-kind", "login\n")
 }
 
-fn build(kiln: &Kiln, recipe: &Recipe, arguments: &[&str]) -> Ran {
+pub fn build(kiln: &Kiln, recipe: &Recipe, arguments: &[&str]) -> Ran {
     let mut all = vec!["build", recipe.path(), "--arch", HOST];
     all.extend(arguments);
     kiln.run(all)

@@ -50,6 +50,7 @@ fn run() -> Run {
         cache_from: None,
         cache_asked: false,
         locked: false,
+        additions: kiln_records::additions::Additions::default(),
         profiles: vec!["Compute".to_owned()],
         epoch: None,
         verifies: None,

@@ -1,6 +1,8 @@
 //! Makes a recipe's description what kiwi itself makes of it before it reads it, so that Kiln reads repositories, secrets and
 //! all else where kiwi does. Runs a program of the toolbox, and replaces the description in the recipe.
 
+pub(crate) mod additions;
+
 use std::{collections::BTreeMap, path::Path, process::Stdio};
 
 use kiln_records::{Code, Failure, Warning};

@@ -72,6 +72,8 @@ pub(in crate::api) struct JobProgress {
     locked: bool,
     /// The profiles of its recipe that it builds; if there are none, those that the recipe has in force by itself.
     profiles: Vec<String>,
+    /// What it adds to the description of its recipe: kiwi's option and its value, addresses without secrets.
+    additions: Vec<String>,
     /// What it did about the layer of its recipe's packages; null before that is settled.
     layer: Option<LayerUse>,
     /// The job whose twins this one verifies, without an image of its own; null for all others.
@@ -288,6 +290,10 @@ impl JobProgress {
             cache_from: run.plan.cache_from,
             locked: run.plan.locked,
             profiles: run.plan.profiles.clone(),
+            additions: {
+                let shown = run.plan.additions.shown().into_iter();
+                shown.map(|(option, text)| format!("{option} {text}")).collect()
+            },
             layer: run.layer.clone(),
             verifies: run.plan.verifies.map(Uuid::from),
             twins_fallback: run

@@ -4,6 +4,7 @@
 use super::Refusal;
 use kiln_records::{
     CacheDepth, Epoch, ImageId, Job, Moment, Run, Shell, ShellWish, TwinLevel,
+    additions::Additions,
     protocol::{BootFiles, SquashfsOptions, TemplateMode},
     run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
 };
@@ -55,6 +56,8 @@ pub struct NewRun {
     pub locked: bool,
     /// The profiles of its recipe that it builds.
     pub profiles: Vec<String>,
+    /// What it adds to the description of its recipe.
+    pub additions: Additions,
     /// The date of the image, if it is to be reproducible.
     pub epoch: Option<Epoch>,
     /// Whether the user named the kernel's file, whatever the name is: an image without that file then counts as a
@@ -112,6 +115,7 @@ impl Orchestrator {
             cache_asked: new.cache.is_some() || new.cache_from.is_some(),
             locked: new.locked,
             profiles: new.profiles,
+            additions: new.additions,
             verifies: None,
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),

@@ -83,6 +83,7 @@ impl Asker {
             cache_from: self.known_image(&new.options).await?,
             locked: new.options.locked.unwrap_or_default(),
             profiles: new.options.profiles.clone().unwrap_or_default(),
+            additions: new.options.additions(),
             epoch: new.options.dating().epoch(Dating::default()),
             kernel_required: new.options.kernel_file_name.is_some(),
             asked: Asked {

@@ -46,6 +46,12 @@ impl Asker {
         if new.shells.len() > 1 {
             return Err(Refusal::TooManyShells);
         }
+        let options = &new.options;
+        let is_of_recipe =
+            !options.additions().is_empty() || options.profiles.as_ref().is_some_and(|it| !it.is_empty());
+        if new.job_type == JobType::Customize && is_of_recipe {
+            return Err(Refusal::OfRecipes);
+        }
         let start = match new.job_type {
             JobType::Create => self.recipe(RecipeId(new.artifact_id)).await?,
             JobType::Customize => self.image(ImageId(new.artifact_id)).await?,
@@ -56,7 +62,6 @@ impl Asker {
             let unknown = || Refusal::Unknown(Referred::PublicKey, id.into());
             keys = Some(key.ok_or_else(unknown)?.record.public_key);
         }
-        let options = &new.options;
         let own_kernel = options.require_dkms.unwrap_or(start.own_kernel);
         let job = self.record(id, new, start.arch, own_kernel);
         let gib = |size: u32| u64::from(size) << 30;
@@ -69,6 +74,7 @@ impl Asker {
             cache_from: self.known_image(options).await?,
             locked: options.locked.or(start.locked).unwrap_or_default(),
             profiles: options.profiles.clone().unwrap_or_default(),
+            additions: options.additions(),
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {

@@ -13,6 +13,9 @@ pub enum Refusal {
     /// A create job has no shell except that of `enable_debug`.
     #[error("`ssh_containers` cannot be given for a create job.")]
     ShellOfCreate,
+    /// Only a recipe has a description.
+    #[error("Profiles, and what is added to a description (`add_repos`, `add_packages` …), are for create jobs.")]
+    OfRecipes,
     /// A job can have one shell at most.
     #[error("A job has one SSH container at most.")]
     TooManyShells,

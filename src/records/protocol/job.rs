@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     CacheDepth, ChangeKind, CheckLevels, Epoch, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel,
-    arch::Arch,
+    additions::Additions, arch::Arch,
 };
 
 /// Everything that an agent needs to know about its job.
@@ -126,6 +126,8 @@ pub struct RecipeWork {
     pub repos_timeout_s: u64,
     /// The profiles to build; if there are none, those that the recipe has in force by itself.
     pub profiles: Vec<String>,
+    /// What is added to the recipe's description.
+    pub additions: Additions,
 }
 
 /// An image, and the changes to it.

@@ -1,0 +1,73 @@
+//! The rules for what a job adds to a recipe's description. Pure: no I/O.
+
+use kiln_records::additions::{PackageName, RepositoryLine};
+use serde_json::Value;
+use utoipa::openapi::{RefOr, Schema};
+
+use super::{Field, Parsed, error, string, text};
+
+/// A repository, as kiwi's `--add-repo` has it.
+#[derive(Debug)]
+pub(in crate::api) enum AddedRepo {}
+
+/// Changes of a repository, as kiwi's `--set-repo` has them.
+#[derive(Debug)]
+pub(in crate::api) enum SetRepo {}
+
+/// The name of a package.
+#[derive(Debug)]
+pub(in crate::api) enum Package {}
+
+/// What begins both lines, and what follows in both. A line for `--set-repo` may have all of it empty.
+const SOURCE: &str = r"((https?|ftp|obs|obsrepositories|dir|file|this):|/)[!-+\--~]*";
+const TYPE: &str = "(apk|apt-deb|apt-rpm|deb-dir|mirrors|rpm-md)";
+const REST: &str = r"(,[A-Za-z0-9_.-]*(,(-?[0-9]{1,9})?(,(true|false)?(,(true|false)?(,(\{((https?|file):[!-+\--:<-z]*;?)*\})?(,[ -+\--~]*(,[ -+\--~]*(,(true|false)?(,(baseurl|metalink|mirrorlist)?)?)?)?)?)?)?)?)?)?)?";
+
+fn line(begin: &str) -> RefOr<Schema> {
+    string()
+        .max_length(Some(4096))
+        .pattern(Some(format!("^{begin}{REST}$")))
+        .into()
+}
+
+impl Field for AddedRepo {
+    type Read = RepositoryLine;
+
+    fn read(value: &Value) -> Parsed<RepositoryLine> {
+        RepositoryLine::added(&text(value)?).map_err(|wrong| error(wrong.to_string()))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        line(&format!("{SOURCE},{TYPE}"))
+    }
+}
+
+impl Field for SetRepo {
+    type Read = RepositoryLine;
+
+    fn read(value: &Value) -> Parsed<RepositoryLine> {
+        RepositoryLine::set(&text(value)?).map_err(|wrong| error(wrong.to_string()))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        line(&format!("({SOURCE})?(,{TYPE}?)?"))
+    }
+}
+
+impl Field for Package {
+    type Read = PackageName;
+
+    fn read(value: &Value) -> Parsed<PackageName> {
+        text(value)?
+            .parse()
+            .map_err(|wrong: kiln_records::additions::Wrong| error(wrong.to_string()))
+    }
+
+    fn schema() -> RefOr<Schema> {
+        string()
+            .min_length(Some(1))
+            .max_length(Some(256))
+            .pattern(Some("^[!-,.-~][!-~]*$"))
+            .into()
+    }
+}
