@@ -64,9 +64,9 @@ pub fn level(code: Code, site: &CheckLevels, recipe: &CheckLevels) -> CheckLevel
 /// # Errors
 ///
 /// Why they cannot be used.
-pub(crate) fn by_names(named: BTreeMap<String, CheckLevel>) -> Result<CheckLevels, String> {
+pub(crate) fn by_names(chosen: BTreeMap<String, CheckLevel>) -> Result<CheckLevels, String> {
     let mut levels = CheckLevels::new();
-    for (name, level) in named {
+    for (name, level) in chosen {
         let code = ROOT_CHECKS.iter().find(|(code, _)| code.name() == name);
         let Some((code, _)) = code else {
             let names: Vec<&str> = ROOT_CHECKS.iter().map(|(code, _)| code.name()).collect();

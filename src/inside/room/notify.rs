@@ -59,7 +59,7 @@ impl Listener {
             Answer::Returns(value) => response.val = i64::from(value),
             Answer::Fails(errno) => response.error = -(errno as i32),
             Answer::GoesOn => {
-                response.flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or_default()
+                response.flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or_default();
             }
         }
         let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response);
