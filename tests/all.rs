@@ -80,7 +80,7 @@ mod webhooks;
 
 /// The tests that only `make test-all` runs, by the beginnings of their paths: those that take long, and of each area what
 /// the quick ones do not leave out.
-const LONG: [&str; 90] = [
+const LONG: [&str; 92] = [
     "agent::foreign",
     "agent::watch",
     "api::openapi::a_client_that_tries",

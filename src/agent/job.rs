@@ -29,7 +29,7 @@ use kiln_inside::{
 use kiln_records::{
     Code, EmulatedProgram, Execs, Failure, JobType, ShellTime, Step, TwinLevel, Warning,
     arch::Arch,
-    protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, ShellPlan, What, Work},
+    protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, Purpose, ShellPlan, What, Work},
     twins::no_twins_between,
 };
 
@@ -121,7 +121,7 @@ impl Steps<'_> {
         let scratch = Path::new(SCRATCH);
         let prepared = self.step(Step::Prepare, self.prepare(scratch)).await?;
         let http = &prepared.http;
-        if self.job.only_reads {
+        if self.job.purpose == Purpose::Reading {
             let reader = Reader {
                 job: self.job,
                 http,
@@ -235,7 +235,7 @@ impl Steps<'_> {
         kiwi::prepare_package_managers(self.job.arch)?;
         let emulator = if let Some(emulator) = &self.job.emulator {
             Some(self.register(emulator, scratch).await?)
-        } else if self.job.only_reads {
+        } else if self.job.purpose == Purpose::Reading {
             // No program of the image will run.
             None
         } else {

@@ -55,7 +55,6 @@ pub(super) struct BuildCommand {
     locked: bool,
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 #[derive(Debug, Args)]
 pub(super) struct BuildArguments {
     /// The recipe: a directory, or an archive of one: tar (plain, gzip, bzip2, xz, zstd) or zip.

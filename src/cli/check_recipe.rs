@@ -96,9 +96,9 @@ impl CheckRecipeArguments {
         if let Some(format) = options.data_format(self.json) {
             show_data(&readings, format, printer)?;
         } else {
-            readings
-                .iter()
-                .for_each(|reading| recipe_reading::show(reading, printer));
+            for reading in &readings {
+                recipe_reading::show(reading, printer);
+            }
         }
         conclude(&readings, printer)
     }
@@ -155,7 +155,7 @@ async fn of_record(given: &str, session: &Session) -> Result<Found, Failure> {
     let values = record.items("template_dictionary").iter();
     let value = |value: &Data| Some((value.text("key")?.to_owned(), value.text("value")?.to_owned()));
     Ok(Found {
-        archive: RecipeArchive::of_bytes(bytes, name)?,
+        archive: RecipeArchive::of_bytes(bytes, &name)?,
         arch: record.text("arch").map(str::to_owned),
         values: values.filter_map(value).collect(),
     })

@@ -233,7 +233,7 @@ fn command() -> clap::Command {
 async fn run(arguments: Arguments, printer: &Printer) -> Result<ExitCode, Failure> {
     let config = || {
         Config::load(arguments.config.as_deref(), arguments.data_dir.clone()).inspect(|Config { trust, .. }| {
-            host::trust::use_files(trust.ca.clone(), trust.keep_ca, trust.signing_keys.clone())
+            host::trust::use_files(trust.ca.clone(), trust.keep_ca, trust.signing_keys.clone());
         })
     };
     let outcome = match arguments.command {

@@ -18,8 +18,8 @@ use kiln_records::{
     protocol::{
         Answer, Call, ChangeSource, Emulator, Event, EventBatch, EventsKept, ImageWork, JobDescription, JobQuery,
         NewUpload, ObjectSource, OpenUpload, PROTOCOL, PackageFile, PackageUrl, PackageUrls, Packages, PartUrls,
-        RecipeSource, RecipeType, RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart, Stream,
-        ToolboxSource, What, Work,
+        Purpose, RecipeSource, RecipeType, RecipeWork, SandboxFacts, SentParts, ShellNews, ShellPlan, StoredPart,
+        Stream, ToolboxSource, What, Work,
     },
     run::{BaseImage, How, Kernel, Plan, Refused, RunUpload, StepTime},
 };
@@ -234,8 +234,7 @@ impl Orchestrator {
             emulator: emulator(plan.how, job.arch)?,
             twins: stored.run.twins_in_force(),
             verify_twins: plan.verify_twins,
-            only_verifies: plan.verifies.is_some(),
-            only_reads: false,
+            purpose: plan.verifies.map_or(Purpose::Image, |_| Purpose::Verification),
             failed_twins: self.failed_twins(stored).await?,
             given_up: self.given_up(stored).await?,
             epoch: plan.epoch,

@@ -11,10 +11,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kiln_records::{
     CacheDepth, CheckLevels, Code, Failure, GivenUp, JobId, Step, TwinLevel,
+    additions::Additions,
     arch::Arch,
     protocol::{
-        AgentFacts, Answer, BootFiles, Call, EventBatch, EventsKept, JobDescription, JobQuery, PROTOCOL, ProxyFacts,
-        Reading, RecipeSource, RecipeType, RecipeWork, SquashfsOptions, TemplateMode, What, Work,
+        AgentFacts, Answer, BootFiles, Call, EventBatch, EventsKept, JobDescription, JobQuery, Outcome, PROTOCOL,
+        ProxyFacts, Purpose, Reading, RecipeSource, RecipeType, RecipeWork, SquashfsOptions, TemplateMode, What, Work,
     },
     run::Kernel,
 };
@@ -92,7 +93,7 @@ struct Heard {
     warnings: Vec<String>,
     reading: Option<Box<Reading>>,
     /// How the agent ended, once it has.
-    outcome: Option<Option<Failure>>,
+    outcome: Option<Outcome>,
 }
 
 impl fmt::Debug for ReadingDesk {
@@ -123,6 +124,7 @@ impl ReadingDesk {
             template_mode: wanted.template_mode,
             repos_timeout_s: 0,
             profiles: wanted.profiles,
+            additions: Additions::default(),
         };
         let (secret, token) = token::fresh();
         let description = JobDescription {
@@ -135,8 +137,7 @@ impl ReadingDesk {
             emulator: None,
             twins: TwinLevel::Off,
             verify_twins: false,
-            only_verifies: false,
-            only_reads: true,
+            purpose: Purpose::Reading,
             failed_twins: Vec::new(),
             given_up: GivenUp::default(),
             epoch: None,
@@ -216,7 +217,7 @@ impl ReadingDesk {
     pub fn result(&self, evidence: &Evidence) -> Result<Reading, Failure> {
         let mut heard = self.heard();
         let warnings = std::mem::take(&mut heard.warnings);
-        match (heard.reading.take(), &heard.outcome) {
+        match (heard.reading.take(), heard.outcome.take()) {
             (Some(mut reading), Some(_)) => {
                 reading.warnings = warnings;
                 if reading.failure.is_none() {
@@ -224,7 +225,7 @@ impl ReadingDesk {
                 }
                 Ok(*reading)
             }
-            (_, Some(Some(failure))) => Err(failure.clone()),
+            (_, Some(Outcome { failure: Some(failure) })) => Err(failure),
             _ => Err(verdict(evidence, heard.step)),
         }
     }
@@ -280,7 +281,7 @@ impl AgentCalls for ReadingDesk {
                 Ok(Answer::Done)
             }
             Call::Finish(outcome) => {
-                self.heard().outcome = Some(outcome.failure);
+                self.heard().outcome = Some(outcome);
                 Ok(Answer::Done)
             }
             _ => Err(Refusal::Failed(Failure::new(
@@ -298,7 +299,7 @@ impl AgentCalls for ReadingDesk {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use kiln_records::protocol::{Event, Outcome, Stream};
+    use kiln_records::protocol::{Event, Stream};
 
     use super::*;
 
@@ -347,7 +348,7 @@ mod tests {
         assert_eq!(desk.keep_events(&batch(0, &["a", "warning: b"])).next, 2);
         assert_eq!(desk.keep_events(&batch(0, &["a", "warning: b", "warning: c"])).next, 3);
         desk.heard().reading = Some(Box::new(Reading::nothing(Arch::X86_64)));
-        desk.heard().outcome = Some(None);
+        desk.heard().outcome = Some(Outcome { failure: None });
         let reading = desk.result(&evidence()).unwrap();
         assert_eq!(reading.warnings, ["b", "c"]);
         // What only the archive tells.

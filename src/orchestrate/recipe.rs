@@ -87,9 +87,9 @@ impl RecipeArchive {
     /// # Errors
     ///
     /// As [`RecipeArchive::read`].
-    pub fn of_bytes(bytes: Vec<u8>, name: String) -> Result<Self, Failure> {
-        let bytes = as_tar(bytes, &name, &Limits::default())?;
-        Self::looked_into(bytes, Vec::new(), name.clone(), &name)
+    pub fn of_bytes(bytes: Vec<u8>, name: &str) -> Result<Self, Failure> {
+        let bytes = as_tar(bytes, name, &Limits::default())?;
+        Self::looked_into(bytes, Vec::new(), name.to_owned(), name)
     }
 
     /// Checks the size of an archive.

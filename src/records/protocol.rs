@@ -37,8 +37,8 @@ pub use call::{
 };
 pub use event::{Event, SandboxFacts, ShellNews, Stream, What};
 pub use job::{
-    BinfmtEntry, BootFiles, ChangeSource, Compressor, Emulator, ImageWork, JobDescription, ObjectSource, RecipeSource,
-    RecipeType, RecipeWork, ShellPlan, SigningKey, SquashfsOptions, TemplateMode, Work,
+    BinfmtEntry, BootFiles, ChangeSource, Compressor, Emulator, ImageWork, JobDescription, ObjectSource, Purpose,
+    RecipeSource, RecipeType, RecipeWork, ShellPlan, SigningKey, SquashfsOptions, TemplateMode, Work,
 };
 pub use reading::{
     CheckRead, ManagerRead, PackagesRead, ProfileRead, Reading, RepositoryReach, RepositoryRead, SchemaRead,

@@ -76,8 +76,8 @@ impl Warning {
 
     fn cut(self) -> Self {
         Self {
-            message: cut(self.message, Self::LONGEST.0),
-            hint: self.hint.map(|hint| cut(hint, Self::LONGEST.1)),
+            message: cut(&self.message, Self::LONGEST.0),
+            hint: self.hint.map(|hint| cut(&hint, Self::LONGEST.1)),
             ..self
         }
     }
@@ -136,7 +136,7 @@ impl Warnings {
 }
 
 /// Cuts a text, which becomes one line.
-fn cut(text: String, longest: usize) -> String {
+fn cut(text: &str, longest: usize) -> String {
     const CUT: &str = " …";
     let mut text = text.replace(|c: char| c.is_control(), " ");
     if text.len() > longest {

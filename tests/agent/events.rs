@@ -13,7 +13,7 @@ use kiln_records::{
     additions::Additions,
     arch::Arch,
     protocol::{
-        Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, RecipeSource, RecipeType,
+        Answer, BootFiles, Call, Compressor, EventBatch, EventsKept, JobDescription, Purpose, RecipeSource, RecipeType,
         RecipeWork, SquashfsOptions, TemplateMode, What, Work,
     },
 };
@@ -48,8 +48,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         cache: kiln_records::CacheDepth::Packages,
         locked: false,
         epoch: None,
-        only_verifies: false,
-        only_reads: false,
+        purpose: Purpose::Image,
         failed_twins: Vec::new(),
         given_up: GivenUp::default(),
         squashfs: SquashfsOptions {

@@ -21,7 +21,7 @@ use std::{
 use kiln_inside::room::remove_tree;
 use kiln_records::{
     CacheDepth, Code, Failure, Installed, LayerOutcome, LayerUse, RepositoryState, Warning,
-    protocol::{FoundLayer, LayerInputs, PackageUrl, SettledLayer},
+    protocol::{FoundLayer, LayerInputs, PackageUrl, Purpose, SettledLayer},
 };
 use tokio::process::Command;
 
@@ -88,7 +88,7 @@ impl<'a> Layers<'a> {
         }
         let why = if job.epoch.is_some() {
             Err("reproducible images are made from the beginning".to_owned())
-        } else if job.verify_twins || job.only_verifies {
+        } else if job.verify_twins || job.purpose == Purpose::Verification {
             Err("what is verified is made from the beginning".to_owned())
         } else {
             inputs::find(&building.outputs.facts.recipe, Choice::of(job), building.web).await

@@ -186,12 +186,9 @@ def keep(root, run):
                 file.write(certificate)
         done = run(["chroot", root, tool], raise_on_error=False)
         if not done or done.returncode:
-            print(f"warning: the image has the site's authorities in /{place}, but {tool} failed in it", flush=True)
+            warn("authorities_not_kept", f"the image has the site's authorities in /{place}, but {tool} failed in it")
         return
-    print(
-        "warning: the image does not keep the site's authorities: it has no place for them, such as the package ca-certificates makes",
-        flush=True,
-    )
+    warn("authorities_not_kept", "the image has no place for the site's authorities, such as the package ca-certificates makes")
 
 
 def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetup):

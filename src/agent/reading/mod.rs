@@ -67,7 +67,7 @@ impl Reader<'_> {
         self.after_fetch(work, &recipe, reading)
             .await
             .map_err(|failure| failure.at(Step::Template))?;
-        let before = create::template(work, &recipe, events).await;
+        let before = create::template(work, self.job, &recipe, events).await;
         let before = before.map_err(|failure| failure.at(Step::Template))?;
         let [version, read_as] = [before.schema.0, before.schema.1];
         reading.schema = Some(SchemaRead { version, read_as });
@@ -101,7 +101,7 @@ impl Reader<'_> {
         let description = kiwi_config::find(recipe)?;
         let (_, top) = self.outputs.recipe();
         let below = description.strip_prefix(fs_err::canonicalize(&top).unwrap_or(top));
-        let below = below.map_or_else(|_| description.file_name().unwrap_or_default().as_ref(), |path| path);
+        let below = below.unwrap_or_else(|_| description.file_name().unwrap_or_default().as_ref());
         reading.description = Some(below.display().to_string());
         reading.checks = checks::read(&self.job.checks, recipe)?;
         let of = recipe.to_owned();

@@ -1,7 +1,10 @@
 //! Says who signed the index of a repository. Talks HTTP to the repository, and runs gpgv, which is asked for names only: whether a
 //! signature is accepted is the package manager's to decide.
 
-use std::{path::PathBuf, process::Stdio};
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 use reqwest::{Client, Method, StatusCode, Url};
 use tokio::process::Command;
@@ -19,7 +22,6 @@ const KEYRINGS: &str = "/usr/share/keyrings";
 const SIGNED: &[u8] = b"-----BEGIN PGP SIGNED MESSAGE-----";
 
 /// The keys that signed a repository's index; `Some(None)` if it is not signed, `None` if that is not known.
-#[expect(clippy::option_option, reason = "unsigned and unknown are not the same")]
 pub(super) async fn of(client: &Client, repository: &Repository, urls: &[Url]) -> Option<Option<Vec<String>>> {
     for url in urls {
         let Some(index) = beginning(client, repository, url, MOST).await else {
@@ -41,7 +43,8 @@ pub(super) async fn of(client: &Client, repository: &Repository, urls: &[Url]) -
 
 /// The address of the signature of an index that has none inside.
 fn beside(index: &Url) -> Option<Url> {
-    let ending = if index.path().ends_with(".xml") { ".asc" } else { ".gpg" };
+    let is_xml = Path::new(index.path()).extension() == Some("xml".as_ref());
+    let ending = if is_xml { ".asc" } else { ".gpg" };
     let name = format!("{}{ending}", index.path_segments()?.next_back()?);
     let mut url = index.clone();
     url.path_segments_mut().ok()?.pop().push(&name);

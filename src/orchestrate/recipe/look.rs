@@ -117,7 +117,7 @@ fn parts(
             )),
             // Where a link leads is known in a sandbox only.
             Included::Files(paths) if paths.iter().any(|path| leads_through(&top.join(path), links)) => {
-                is_known = false
+                is_known = false;
             }
             Included::Files(paths) => {
                 wanted.insert(address, paths.map(|path| plain(&top.join(path))));
@@ -214,13 +214,16 @@ fn variables(bytes: &[u8], top: &Path, list: &str, limits: &Limits) -> BTreeSet<
     looking.ok().and_then(|looking| looking.join().ok()).unwrap_or_default()
 }
 
-/// What is read of an archive, the files of it that are wanted, by their paths, and the paths of links.
+/// Files by their paths.
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// What is read of an archive, the files of it that are wanted, and the paths of links.
 fn files_of(
     bytes: &[u8],
     shown: impl Display,
     limits: &Limits,
     wanted: impl Fn(&Path) -> bool,
-) -> Result<(Contents, BTreeMap<PathBuf, Vec<u8>>, BTreeSet<PathBuf>), Failure> {
+) -> Result<(Contents, Files, BTreeSet<PathBuf>), Failure> {
     let (mut files, mut links, mut left) = (BTreeMap::new(), BTreeSet::new(), LARGEST_FILES);
     let contents = archive::read(Cursor::new(bytes), shown, limits, &mut |entry, content| {
         if entry.kind == Kind::File && entry.size <= left && wanted(&entry.path) {

@@ -40,7 +40,7 @@ async fn an_agent_decides_neither_how_many_warnings_a_record_has_nor_how_long_th
         step: Some(Step::Build),
         ..forged.clone()
     };
-    assert_eq!(warnings().await.list, [one.clone()]);
+    assert_eq!(warnings().await.list, std::slice::from_ref(&one));
     // The answer was lost.
     tell(0, vec![What::StepStarted(Step::Build), What::Warning(forged)]).await;
     assert_eq!(warnings().await.list, [one]);

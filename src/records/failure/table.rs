@@ -326,6 +326,9 @@ codes! {
     RepoPriorities = "repo_priorities", 422, Failed, Lasting,
         "repositories of one host have different priorities, which apt knows by the host alone",
         "name them by different names of the host";
+    AuthoritiesNotKept = "authorities_not_kept", 422, Failed, Lasting,
+        "`keep_ca` in `[trust]` is set, but the image has no place for the site's authorities, or its tool did not take them up",
+        "install the package `ca-certificates`, or its like, in the recipe";
     FutureFiles = "future_files", 422, Failed, Lasting,
         "files of a reproducible image are newer than the machine's clock",
         "look for `touch` in scripts, and at the clock";

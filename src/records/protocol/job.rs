@@ -30,10 +30,8 @@ pub struct JobDescription {
     pub twins: TwinLevel,
     /// Whether a root that twins helped to make is also made without them, and compared.
     pub verify_twins: bool,
-    /// Whether the job does nothing else, and makes no image.
-    pub only_verifies: bool,
-    /// Whether the recipe is only read, and what is understood of it reported.
-    pub only_reads: bool,
+    /// What the job is for.
+    pub purpose: Purpose,
     /// Pairs that failed in earlier jobs, of the architecture of the image.
     pub failed_twins: Vec<FailedTwin>,
     /// Commands at which twins gave up in the latest job of the same recipe.
@@ -68,6 +66,18 @@ pub struct JobDescription {
     pub log_bytes: u64,
 }
 
+/// What a job is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// An image.
+    Image,
+    /// To compare a root that twins helped to make with one that is made without them, and nothing else.
+    Verification,
+    /// To read the recipe, and to report what is understood of it.
+    Reading,
+}
+
 /// A public key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SigningKey {
@@ -80,11 +90,11 @@ pub struct SigningKey {
 impl JobDescription {
     /// The steps of the job, in order.
     pub const fn steps(&self) -> &'static [Step] {
-        match &self.work {
-            Work::Create(_) if self.only_reads => Step::READING,
-            Work::Create(_) if self.only_verifies => Step::VERIFICATION,
-            Work::Create(_) if self.verify_twins => Step::VERIFIED,
-            work => Step::of(work.job_type()),
+        match (&self.work, self.purpose) {
+            (Work::Create(_), Purpose::Reading) => Step::READING,
+            (Work::Create(_), Purpose::Verification) => Step::VERIFICATION,
+            (Work::Create(_), Purpose::Image) if self.verify_twins => Step::VERIFIED,
+            (work, _) => Step::of(work.job_type()),
         }
     }
 }
