@@ -87,7 +87,7 @@ fn all_that_is_understood_is_said() {
         script        disk.sh, names no interpreter, executable, not run
         layer         the packages can be kept for later builds
         checks        fail: root_loader
-        checks        warn: root_devices, root_links, root_modules, root_accounts, root_packages, root_setuid, root_attributes, root_identity
+        checks        warn: root_devices, root_links, root_modules, root_initrd, root_initrd_unread, root_accounts, root_packages, root_setuid, root_attributes, root_identity
         checks        off: root_modes (by the recipe)
         ---
         warning: config.sh calls functions of kiwi that are obsolete and do nothing: baseMount

@@ -142,6 +142,34 @@ fn help_of_check_recipe() {
           -v, --verbose
                   Print all output of tools
 
+              --add-repo <SOURCE,TYPE,…>
+                  A repository to add, as for kiwi:
+                  SOURCE,TYPE,ALIAS,PRIORITY,IMAGEINCLUDE,PACKAGE_GPGCHECK,{SIGNING_KEY;…},COMPONENTS,DISTRIBUTION,REPO_GPGCHECK,SOURCETYPE,
+                  of which the end may be left out; may be given several times
+
+              --add-repo-credentials <FILE>
+                  The login of the repository that is added at the same place of the order: USER:PASSWORD,
+                  or a file that begins with it
+
+              --set-repo <SOURCE,TYPE,…>
+                  Replace the first repository of the recipe that is in force, in the same form; what is
+                  empty stays
+
+              --set-repo-credentials <FILE>
+                  The login of that repository: USER:PASSWORD, or a file that begins with it
+
+              --ignore-repos
+                  Leave the recipe's repositories out
+
+              --add-package <NAME>
+                  A package to install beside those of the recipe; may be given several times
+
+              --add-bootstrap-package <NAME>
+                  A package for the beginning of the root; may be given several times
+
+              --delete-package <NAME>
+                  A package to uninstall at the end; may be given several times
+
               --json
                   Print the result as JSON
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, path::Path};
 use bytes::Bytes;
 use clap::Args;
 use futures::StreamExt;
-use kiln_records::{Code, Failure, arch::Arch, protocol::Reading};
+use kiln_records::{Code, Failure, JobOptions, additions::Additions, arch::Arch, protocol::Reading};
 use reqwest::Method;
 
 use super::{
@@ -76,6 +76,7 @@ impl CheckRecipeArguments {
             self.arch.clone()
         };
         let archs = archs(&given, &found.archive)?;
+        let additions = self.choosing.adding.apply(JobOptions::default())?.additions();
         let config = config()?;
         let toolbox = tokio::select! {
             toolbox = toolbox::ensure(&config, printer, Arch::host(), None) => toolbox?,
@@ -83,7 +84,7 @@ impl CheckRecipeArguments {
         };
         let mut readings = Vec::new();
         for arch in archs {
-            let wanted = self.wanted(&found, arch, &config);
+            let wanted = self.wanted(&found, arch, &config, additions.clone());
             let log = printer.clone();
             let say = Box::new(move |line: &str| {
                 if log.is_verbose() {
@@ -103,7 +104,7 @@ impl CheckRecipeArguments {
         conclude(&readings, printer)
     }
 
-    fn wanted(&self, found: &Found, arch: Arch, config: &Config) -> WantedReading {
+    fn wanted(&self, found: &Found, arch: Arch, config: &Config, additions: Additions) -> WantedReading {
         let mut values = found.values.clone();
         values.extend(self.templating.values.iter().cloned());
         WantedReading {
@@ -113,6 +114,7 @@ impl CheckRecipeArguments {
             values,
             template_mode: self.templating.mode(),
             profiles: self.choosing.profiles.clone(),
+            additions,
             checks: config.root_checks.levels(),
         }
     }

@@ -11,7 +11,8 @@ pub(super) fn show(printer: &Printer, list: &[Warning], more: u64) {
     if count == 0 {
         return;
     }
-    printer.result(format_args!("warnings   {count}"));
+    // Beside the result, which may be data for a program.
+    printer.note(format_args!("warnings   {count}"));
     for (at, warning) in list.iter().enumerate() {
         let next = list.get(at + 1).and_then(|next| next.hint.as_ref());
         let hint = warning

@@ -67,6 +67,8 @@ pub struct WantedReading {
     pub template_mode: TemplateMode,
     /// The profiles that are asked for.
     pub profiles: Vec<String>,
+    /// What is added to its description.
+    pub additions: Additions,
     /// The levels of checks that the site chose.
     pub checks: CheckLevels,
 }
@@ -124,7 +126,7 @@ impl ReadingDesk {
             template_mode: wanted.template_mode,
             repos_timeout_s: 0,
             profiles: wanted.profiles,
-            additions: Additions::default(),
+            additions: wanted.additions,
         };
         let (secret, token) = token::fresh();
         let description = JobDescription {
@@ -311,6 +313,7 @@ mod tests {
             values: BTreeMap::new(),
             template_mode: TemplateMode::Strict,
             profiles: Vec::new(),
+            additions: Additions::default(),
             checks: CheckLevels::new(),
         };
         ReadingDesk::new(wanted, "http://127.0.0.1:1/".to_owned(), Box::new(|_| ()))

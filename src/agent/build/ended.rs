@@ -112,7 +112,16 @@ fn why(said: &[String], ended: Option<&Ended>, failures: &Failures) -> Failure {
         }
         None => {
             let own = lines_of(&format!("{}: {}", ended.error, ended.message));
-            cause::cause_of_program(said, &own).unwrap_or_else(|| refused(ended))
+            let known = cause::cause_of_program(said, &own);
+            // A row without a code of its own has its hint, and kiwi the words around that line.
+            let mut failure = refused(ended);
+            match known {
+                Some(known) if known.code != failure.code => known,
+                known => {
+                    failure.hint = known.and_then(|known| known.hint).or(failure.hint);
+                    failure
+                }
+            }
         }
     };
     let cleared = match (&ended.program, culprit.flatten()) {
