@@ -218,6 +218,7 @@ async fn add_recipe(store: &SharedStore, artifacts: &ArtifactStore) -> RecipeId 
         reproducible: None,
         source_date_epoch: None,
         locked: None,
+        profiles: None,
         deleted: None,
     };
     store.insert(&recipe, &[]).await.unwrap();

@@ -56,7 +56,8 @@ job_options! {
     cache_from: Option<ImageId>, scheduled Nullable<ImageId>;
     /// Whether a create job may have the packages of its recipe's `kiln.lock` only; it fails with any other. Default: false.
     locked: Option<bool>, scheduled Nullable<bool>;
-    /// The profiles of its recipe that a create job builds. Default: those that the recipe has in force by itself.
+    /// The profiles of its recipe that a create job builds. Default: the recipe's, else those that its
+    /// description has in force by itself.
     profiles: Option<List<Name>>, scheduled Nullable<List<Name>>;
     /// Whether a create job leaves the repositories of its recipe out. Default: false.
     ignore_repos: Option<bool>, scheduled Nullable<bool>;

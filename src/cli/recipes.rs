@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use kiln_records::{CacheDepth, Code, Failure, LinuxDistribution, RecipeType, TwinLevel, arch::Arch};
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     job_options::{DatingOptions, Locking},
@@ -73,6 +73,10 @@ pub(super) struct CreateRecipe {
     #[command(flatten)]
     locking: Locking,
 
+    /// A profile that its jobs build; may be given several times [default: those that its description has in force by itself].
+    #[arg(long = "profile", value_name = "NAME")]
+    profiles: Vec<String>,
+
     /// Upload this directory, as an archive, or this archive as the recipe.
     #[arg(long, value_name = "DIR|FILE", conflicts_with_all = ["link_path", "link_etag", "link_type"])]
     from: Option<PathBuf>,
@@ -111,6 +115,11 @@ pub(super) struct UpdateRecipe {
     #[command(flatten)]
     locking: Locking,
 
+    /// A profile that its jobs build; may be given several times. An empty name means those that its description has in force by
+    /// itself.
+    #[arg(long = "profile", value_name = "NAME")]
+    profiles: Vec<String>,
+
     #[command(flatten)]
     link: LinkOptions,
 
@@ -140,11 +149,24 @@ impl RecipesCommand {
                     .set("require_dkms", change.require_dkms)
                     .set("twins", change.twins)
                     .set("cache", change.cache)
+                    .set("profiles", change.profiles())
                     .set("template_dictionary", change.template.dictionary()?);
                 let body = change.locking.add_to(change.dating.add_to(body)).into_change()?;
                 let found = session.client.find(&RECIPES, &change.which.id).await?;
                 session.show(&request(session, Method::PATCH, &RECIPES, &found, Some(&body)).await?)
             }
+        }
+    }
+}
+
+impl UpdateRecipe {
+    /// The profiles as a request has them, if they change.
+    fn profiles(&self) -> Option<Value> {
+        let named: Vec<_> = self.profiles.iter().filter(|name| !name.is_empty()).collect();
+        match (self.profiles.is_empty(), named.is_empty()) {
+            (true, _) => None,
+            (false, true) => Some(Value::Null),
+            (false, false) => Some(json!(named)),
         }
     }
 }
@@ -160,6 +182,7 @@ impl CreateRecipe {
             .set("require_dkms", self.require_dkms)
             .set("twins", self.twins.map(TwinLevel::name))
             .set("cache", self.cache.map(CacheDepth::name))
+            .set("profiles", (!self.profiles.is_empty()).then(|| self.profiles.clone()))
             .set("template_dictionary", self.template.dictionary()?);
         Ok(self.locking.add_to(self.dating.add_to(body)))
     }

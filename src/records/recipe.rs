@@ -52,6 +52,10 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub locked: Option<bool>,
+    /// The profiles that its jobs build, unless they name others. Kiln's own member, absent unless it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub profiles: Option<Vec<String>>,
     /// The time of its deletion; only in the collection of deleted recipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]

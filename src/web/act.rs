@@ -197,6 +197,10 @@ pub(super) async fn build(
             job[member] = number;
         }
     }
+    let profiles: Vec<&str> = form.get("profiles").split_whitespace().collect();
+    if !profiles.is_empty() {
+        job["profiles"] = json!(profiles);
+    }
     Ok(web.act(&viewer, (Method::POST, "/v3/jobs"), Some(job), to_job).await)
 }
 

@@ -121,6 +121,8 @@ fn build_form(viewer: &Viewer, recipe: &Recipe, keys: &[PublicKey]) -> Markup {
                     input #image-memory name="memory" type="number" min="1" max="100000";
                     label for="image-disk" { "Disk limit, in GiB (empty: the server's)" }
                     input #image-disk name="disk" type="number" min="1" max="100000";
+                    label for="image-profiles" { "Profiles, by names with blanks between them (empty: the recipe's)" }
+                    input #image-profiles name="profiles" maxlength="4096" value=(recipe.profiles.as_deref().unwrap_or_default().join(" "));
                     label { input type="checkbox" name="debug" value="true"; " Open a shell if the build fails" }
                     button type="submit" { "Build" }
                 }

@@ -192,6 +192,7 @@ async fn own_members_are_there_from_when_they_are_said_until_they_are_taken_back
         ("twins", json!(["off", "tools", "shell", "full"])),
         ("cache", json!(["none", "packages", "image"])),
         ("locked", json!([true, false])),
+        ("profiles", json!([["Live"], ["Disk", "PXE"]])),
     ] {
         let values = values.as_array().unwrap();
         let made = api.make("/v3/recipes", minimal()).await;

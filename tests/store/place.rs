@@ -123,6 +123,7 @@ pub fn recipe(name: &str) -> Recipe {
         reproducible: None,
         source_date_epoch: None,
         locked: None,
+        profiles: None,
         deleted: None,
     }
 }

@@ -45,6 +45,8 @@ body! {
         source_date_epoch: Nullable<u32>,
         /// Whether other packages than those of its lock file are refused; null means no.
         locked: Nullable<bool>,
+        /// The profiles that its jobs build; null means those that the description has in force by itself.
+        profiles: Nullable<List<Name>>,
     }
 }
 
@@ -69,6 +71,8 @@ body! {
         source_date_epoch: Nullable<u32>,
         /// Whether other packages than those of its lock file are refused; null means no.
         locked: Nullable<bool>,
+        /// The profiles that its jobs build; null means those that the description has in force by itself.
+        profiles: Nullable<List<Name>>,
     }
 }
 
@@ -103,6 +107,7 @@ pub(in crate::api) async fn create(State(api): State<Api>, body: RawBody) -> Ans
         reproducible: given.reproducible.flatten(),
         source_date_epoch: given.source_date_epoch.flatten(),
         locked: given.locked.flatten(),
+        profiles: given.profiles.flatten(),
         deleted: None,
     };
     let mut objects = Vec::new();
@@ -152,6 +157,9 @@ impl Change<Recipe> for RecipeUpdate {
         recipe.reproducible = self.reproducible.unwrap_or(recipe.reproducible);
         recipe.source_date_epoch = self.source_date_epoch.unwrap_or(recipe.source_date_epoch);
         recipe.locked = self.locked.unwrap_or(recipe.locked);
+        if let Some(profiles) = &self.profiles {
+            recipe.profiles.clone_from(profiles);
+        }
         if let Some(values) = &self.template_dictionary {
             recipe.template_dictionary = Some(values.clone());
         }

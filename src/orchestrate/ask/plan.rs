@@ -31,6 +31,8 @@ struct Start {
     dating: Dating,
     /// Whether its packages are locked, as the recipe says.
     locked: Option<bool>,
+    /// The profiles to build, as the recipe says.
+    profiles: Option<Vec<String>>,
     /// The recipe's archive, and the values for its templates.
     recipe: String,
     values: Vec<(String, String)>,
@@ -73,7 +75,7 @@ impl Asker {
             cache: options.cache.or(start.cache),
             cache_from: self.known_image(options).await?,
             locked: options.locked.or(start.locked).unwrap_or_default(),
-            profiles: options.profiles.clone().unwrap_or_default(),
+            profiles: options.profiles.clone().or(start.profiles).unwrap_or_default(),
             additions: options.additions(),
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
@@ -118,6 +120,7 @@ impl Asker {
             cache: recipe.cache,
             dating: recipe.dating(),
             locked: recipe.locked,
+            profiles: recipe.profiles.clone(),
             recipe: link.path.clone(),
             values: values.map(|entry| (entry.key, entry.value)).collect(),
             image: None,
@@ -137,6 +140,7 @@ impl Asker {
             cache: None,
             dating: Dating::default(),
             locked: None,
+            profiles: None,
             recipe: String::new(),
             values: Vec::new(),
             image: Some(BaseImage {

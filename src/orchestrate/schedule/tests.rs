@@ -109,6 +109,7 @@ impl Site {
             reproducible: None,
             source_date_epoch: None,
             locked: None,
+            profiles: None,
             deleted: None,
         };
         store.insert(&recipe, &[]).await.unwrap();

@@ -56,6 +56,7 @@ impl Site {
             reproducible: None,
             source_date_epoch: None,
             locked: None,
+            profiles: None,
             deleted: None,
         };
         says(&mut recipe);
@@ -169,6 +170,28 @@ async fn a_recipe_locks_the_packages_of_jobs_that_do_not_say() {
         new.options.locked = jobs;
         let job = asked(&asker, new).await.unwrap();
         assert_eq!(site.plan(job.id).await.locked, expected, "{recipes:?} and {jobs:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_recipe_names_the_profiles_of_jobs_that_do_not() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let asker = site.asker(Some(&server));
+    let names = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect::<Vec<_>>());
+    for (recipes, jobs, expected) in [
+        (None, None, None),
+        (names(&["Live"]), None, names(&["Live"])),
+        (names(&["Live"]), names(&["Disk", "PXE"]), names(&["Disk", "PXE"])),
+        // Those that the description has in force by itself.
+        (names(&["Live"]), names(&[]), None),
+    ] {
+        let says = |recipe: &mut Recipe| recipe.profiles.clone_from(&recipes);
+        let recipe = site.changed_recipe(Arch::host(), RecipeType::KiwiNg, says).await;
+        let mut new = build(recipe);
+        new.options.profiles.clone_from(&jobs);
+        let plan = site.plan(asked(&asker, new).await.unwrap().id).await;
+        assert_eq!(plan.profiles, expected.unwrap_or_default(), "{recipes:?} and {jobs:?}");
     }
 }
 
