@@ -2,7 +2,7 @@
 
 use kiln_records::additions::{PackageName, RepositoryLine};
 use serde_json::Value;
-use utoipa::openapi::{RefOr, Schema};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema};
 
 use super::{Field, Parsed, error, string, text};
 
@@ -23,11 +23,8 @@ const SOURCE: &str = r"((https?|ftp|obs|obsrepositories|dir|file|this):|/)[!-+\-
 const TYPE: &str = "(apk|apt-deb|apt-rpm|deb-dir|mirrors|rpm-md)";
 const REST: &str = r"(,[A-Za-z0-9_.-]*(,(-?[0-9]{1,9})?(,(true|false)?(,(true|false)?(,(\{((https?|file):[!-+\--:<-z]*;?)*\})?(,[ -+\--~]*(,[ -+\--~]*(,(true|false)?(,(baseurl|metalink|mirrorlist)?)?)?)?)?)?)?)?)?)?)?";
 
-fn line(begin: &str) -> RefOr<Schema> {
-    string()
-        .max_length(Some(4096))
-        .pattern(Some(format!("^{begin}{REST}$")))
-        .into()
+fn line(begin: &str) -> ObjectBuilder {
+    string().pattern(Some(format!("^{begin}{REST}$")))
 }
 
 impl Field for AddedRepo {
@@ -38,7 +35,7 @@ impl Field for AddedRepo {
     }
 
     fn schema() -> RefOr<Schema> {
-        line(&format!("{SOURCE},{TYPE}"))
+        line(&format!("{SOURCE},{TYPE}")).max_length(Some(4096)).into()
     }
 }
 
@@ -50,7 +47,8 @@ impl Field for SetRepo {
     }
 
     fn schema() -> RefOr<Schema> {
-        line(&format!("({SOURCE})?(,{TYPE}?)?"))
+        // With the most letters, too, made-up clients find no text for a pattern of which all may be empty.
+        line(&format!("({SOURCE})?(,{TYPE}?)?")).into()
     }
 }
 
