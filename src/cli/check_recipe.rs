@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, path::Path};
 use bytes::Bytes;
 use clap::Args;
 use futures::StreamExt;
-use kiln_records::{Code, Failure, JobOptions, additions::Additions, arch::Arch, protocol::Reading};
+use kiln_records::{Code, Failure, additions::Additions, arch::Arch, job::JobOptions, protocol::Reading};
 use reqwest::Method;
 
 use super::{

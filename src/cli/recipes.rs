@@ -143,13 +143,14 @@ impl RecipesCommand {
                 create(session, &RECIPES, &recipe.body(arch)?.into_value()).await
             }
             RecipesCommand::Update(change) => {
+                let profiles = change.profiles();
                 let body = Body::default()
                     .set("link", change.link.link())
                     .set("arch", change.arch.map(Arch::name))
                     .set("require_dkms", change.require_dkms)
                     .set("twins", change.twins)
                     .set("cache", change.cache)
-                    .set("profiles", change.profiles())
+                    .set("profiles", profiles)
                     .set("template_dictionary", change.template.dictionary()?);
                 let body = change.locking.add_to(change.dating.add_to(body)).into_change()?;
                 let found = session.client.find(&RECIPES, &change.which.id).await?;

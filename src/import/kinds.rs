@@ -75,6 +75,7 @@ impl Stored for Recipe {
             reproducible: None,
             source_date_epoch: None,
             locked: None,
+            profiles: None,
             deleted: None,
         })
     }
