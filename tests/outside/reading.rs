@@ -98,7 +98,7 @@ fn an_old_description_in_parts_is_built_with_the_profile_that_was_chosen() {
         "scripts call functions of kiwi that are obsolete and do nothing: baseCleanMount, baseMount, suseConfig";
     let obsolete = json!({ "code": "obsolete_function", "message": calls, "hint": null, "step": "build" });
     assert!(warnings.as_array().unwrap().contains(&obsolete), "{warnings}");
-    assert!(ran.stdout.contains("\nwarnings   "), "{}", ran.stdout);
+    assert!(ran.stderr.contains("\nwarnings   "), "{}", ran.stderr);
     assert!(
         ran.stderr.contains(&format!("warning: {calls} (obsolete_function)")),
         "{}",
