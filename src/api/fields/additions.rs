@@ -2,7 +2,7 @@
 
 use kiln_records::additions::{PackageName, RepositoryLine};
 use serde_json::Value;
-use utoipa::openapi::{ObjectBuilder, RefOr, Schema};
+use utoipa::openapi::{RefOr, Schema};
 
 use super::{Field, Parsed, error, string, text};
 
@@ -23,8 +23,9 @@ const SOURCE: &str = r"((https?|ftp|obs|obsrepositories|dir|file|this):|/)[!-+\-
 const TYPE: &str = "(apk|apt-deb|apt-rpm|deb-dir|mirrors|rpm-md)";
 const REST: &str = r"(,[A-Za-z0-9_.-]*(,(-?[0-9]{1,9})?(,(true|false)?(,(true|false)?(,(\{((https?|file):[!-+\--:<-z]*;?)*\})?(,[ -+\--~]*(,[ -+\--~]*(,(true|false)?(,(baseurl|metalink|mirrorlist)?)?)?)?)?)?)?)?)?)?)?";
 
-fn line(begin: &str) -> ObjectBuilder {
-    string().pattern(Some(format!("^{begin}{REST}$")))
+/// Without the most letters: made-up clients find no text that is that long for patterns like these.
+fn line(begin: &str) -> RefOr<Schema> {
+    string().pattern(Some(format!("^{begin}{REST}$"))).into()
 }
 
 impl Field for AddedRepo {
@@ -35,7 +36,7 @@ impl Field for AddedRepo {
     }
 
     fn schema() -> RefOr<Schema> {
-        line(&format!("{SOURCE},{TYPE}")).max_length(Some(4096)).into()
+        line(&format!("{SOURCE},{TYPE}"))
     }
 }
 
@@ -47,8 +48,7 @@ impl Field for SetRepo {
     }
 
     fn schema() -> RefOr<Schema> {
-        // With the most letters, too, made-up clients find no text for a pattern of which all may be empty.
-        line(&format!("({SOURCE})?(,{TYPE}?)?")).into()
+        line(&format!("({SOURCE})?(,{TYPE}?)?"))
     }
 }
 
@@ -62,10 +62,6 @@ impl Field for Package {
     }
 
     fn schema() -> RefOr<Schema> {
-        string()
-            .min_length(Some(1))
-            .max_length(Some(256))
-            .pattern(Some("^[!-,.-~][!-~]*$"))
-            .into()
+        string().min_length(Some(1)).pattern(Some("^[!-,.-~][!-~]*$")).into()
     }
 }
