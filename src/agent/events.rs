@@ -159,14 +159,16 @@ impl Events {
     /// The same for blocking code.
     pub fn warn_blocking(&self, warning: Warning) {
         self.say_blocking(&warning.line());
-        for event in self.admit(What::Warning(warning)) {
-            let _ = self.messages.blocking_send(Message::Event(event));
-        }
+        self.send_blocking(What::Warning(warning));
     }
 
     /// Logs a line of the agent itself, from blocking code.
     pub fn say_blocking(&self, text: &str) {
-        for event in self.admit(line(Stream::Agent, text.to_owned())) {
+        self.send_blocking(line(Stream::Agent, text.to_owned()));
+    }
+
+    fn send_blocking(&self, what: What) {
+        for event in self.admit(what) {
             let _ = self.messages.blocking_send(Message::Event(event));
         }
     }

@@ -1,6 +1,9 @@
 //! Looks at the first lines of a recipe's scripts for what an editor of another system put there. Reads these files only.
 
-use std::{io::Read, path::Path};
+use std::{
+    io::{self, Read},
+    path::Path,
+};
 
 use kiln_records::{Code, Failure, Warning};
 
@@ -35,13 +38,10 @@ pub(crate) fn check(recipe: &Path) -> Result<Vec<Warning>, Failure> {
         let Ok(path) = template::inside(recipe, name) else {
             continue;
         };
-        let unreadable = |error: std::io::Error| Failure::io(format!("cannot read {name}"), &error);
-        let mut head = Vec::new();
-        let file = fs_err::File::open(path).map_err(unreadable)?;
-        file.take(LONGEST).read_to_end(&mut head).map_err(unreadable)?;
-        let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        if head.len() > first.len() && first.ends_with(b"\r") {
-            let line = String::from_utf8_lossy(first);
+        let unreadable = |error: io::Error| Failure::io(format!("cannot read {name}"), &error);
+        let (first, has_end) = first_line(&path).map_err(unreadable)?;
+        if has_end && first.ends_with(b"\r") {
+            let line = String::from_utf8_lossy(&first);
             return Err(Failure::new(
                 Code::ScriptFailed,
                 format!(
@@ -60,6 +60,19 @@ pub(crate) fn check(recipe: &Path) -> Result<Vec<Warning>, Failure> {
         }
     }
     Ok(warnings)
+}
+
+/// The first line of a script, as far as it is looked at, and whether it ends there.
+///
+/// # Errors
+///
+/// The script cannot be read.
+pub(crate) fn first_line(path: &Path) -> io::Result<(Vec<u8>, bool)> {
+    let mut head = Vec::new();
+    fs_err::File::open(path)?.take(LONGEST).read_to_end(&mut head)?;
+    let end = head.iter().position(|byte| *byte == b'\n');
+    head.truncate(end.unwrap_or(head.len()));
+    Ok((head, end.is_some()))
 }
 
 #[cfg(test)]

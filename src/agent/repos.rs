@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use kiln_records::{Code, Failure};
-use reqwest::{Client, Method, StatusCode, Url};
+use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
 use tokio::time::Instant;
 
 use super::kiwi_config::{KiwiConfig, Plan, Repository};
@@ -99,23 +99,30 @@ async fn ask_once(client: &Client, repository: &Repository, probes: &[Url]) -> R
 
 /// The beginning of a file of a repository; `None` if it is not there, or cannot be read.
 async fn beginning(client: &Client, repository: &Repository, url: &Url, most: usize) -> Option<Vec<u8>> {
-    let mut request = client.get(url.clone()).timeout(REQUEST);
-    if let Some((user, password)) = &repository.login {
-        request = request.basic_auth(user, Some(password));
+    let (status, bytes) = answered(client, repository, url, most).await.ok()?;
+    status.is_success().then_some(bytes)
+}
+
+/// The status with which a repository answers for a file, and the beginning of the file if it sends it.
+async fn answered(
+    client: &Client,
+    repository: &Repository,
+    url: &Url,
+    most: usize,
+) -> reqwest::Result<(StatusCode, Vec<u8>)> {
+    let request = request(client, repository, Method::GET, url, REQUEST);
+    let mut answer = request.send().await?;
+    let (status, mut bytes) = (answer.status(), Vec::new());
+    if !status.is_success() {
+        return Ok((status, bytes));
     }
-    let mut answer = request
-        .send()
-        .await
-        .and_then(reqwest::Response::error_for_status)
-        .ok()?;
-    let mut bytes = Vec::new();
-    while let Some(piece) = answer.chunk().await.ok()? {
+    while let Some(piece) = answer.chunk().await? {
         bytes.extend_from_slice(&piece);
         if bytes.len() >= most {
             break;
         }
     }
-    Some(bytes)
+    Ok((status, bytes))
 }
 
 /// Requests the files, any one of which proves that the repository is available.
@@ -163,12 +170,17 @@ async fn ask(
     url: &Url,
     limit: Duration,
 ) -> reqwest::Result<StatusCode> {
-    let mut request = client.request(method, url.clone()).timeout(limit);
-    if let Some((user, password)) = &repository.login {
-        request = request.basic_auth(user, Some(password));
-    }
     // The body is not read: the connection is dropped with it.
-    Ok(request.send().await?.status())
+    Ok(request(client, repository, method, url, limit).send().await?.status())
+}
+
+/// A request with the repository's login.
+fn request(client: &Client, repository: &Repository, method: Method, url: &Url, limit: Duration) -> RequestBuilder {
+    let request = client.request(method, url.clone()).timeout(limit);
+    match &repository.login {
+        Some((user, password)) => request.basic_auth(user, Some(password)),
+        None => request,
+    }
 }
 
 fn unreachable(troubles: &[(&Repository, Trouble)], waited: Duration) -> Failure {

@@ -32,6 +32,7 @@ use std::{
 use kiln_records::{
     Code, Failure, Installed, RepositoryState, Warning,
     lock::{self, Locked},
+    protocol::Purpose,
 };
 use serde::Deserialize;
 use tokio::{
@@ -122,7 +123,7 @@ impl<'a> Pauses<'a> {
     /// The recipe has not the lock that is demanded; the server does not take what it is told.
     pub(crate) async fn of_job(building: Building<'a>, is_for_image: bool) -> Result<Self, Failure> {
         let recipe = &building.outputs.facts.recipe;
-        let is_for_image = is_for_image && building.job.purpose != kiln_records::protocol::Purpose::Verification;
+        let is_for_image = is_for_image && building.job.purpose != Purpose::Verification;
         let locked = if is_for_image {
             crate::lock::of_job(building.job, recipe)?
         } else {

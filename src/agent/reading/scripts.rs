@@ -1,20 +1,13 @@
 //! Says which scripts a recipe has, and what will run each of them. Reads files of the recipe only.
 
-use std::{
-    io::{self, Read},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-};
+use std::{io, os::unix::fs::PermissionsExt, path::Path};
 
 use kiln_records::protocol::ScriptRead;
 
-use crate::template;
+use crate::{line_ends::first_line, template};
 
 /// kiwi's scripts of a root file system, in the order in which they run.
 pub(super) const OF_ROOT: [&str; 3] = ["post_bootstrap.sh", "config.sh", "images.sh"];
-
-/// The longest first line that is looked at, in bytes; Linux itself reads less.
-const LONGEST: u64 = 4096;
 
 /// Those of these scripts that a recipe has; `runs` says whether they are run.
 ///
@@ -28,9 +21,7 @@ pub(super) fn look(recipe: &Path, names: &[impl AsRef<str>], runs: bool) -> io::
         let Ok(path) = template::inside(recipe, name) else {
             continue;
         };
-        let mut head = Vec::new();
-        fs_err::File::open(&path)?.take(LONGEST).read_to_end(&mut head)?;
-        let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let (first, _) = first_line(&path)?;
         let interpreter = first
             .strip_prefix(b"#!")
             .map(|rest| String::from_utf8_lossy(rest).trim().to_owned());

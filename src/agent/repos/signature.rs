@@ -6,10 +6,10 @@ use std::{
     process::Stdio,
 };
 
-use reqwest::{Client, Method, StatusCode, Url};
+use reqwest::{Client, StatusCode, Url};
 use tokio::process::Command;
 
-use super::{REQUEST, ask, beginning};
+use super::{answered, beginning};
 use crate::kiwi_config::Repository;
 
 /// The most bytes of an index, or of a signature.
@@ -31,12 +31,13 @@ pub(super) async fn of(client: &Client, repository: &Repository, urls: &[Url]) -
             return Some(Some(signers(&index, None).await.unwrap_or_default()));
         }
         let beside = beside(url)?;
-        let answer = ask(client, repository, Method::GET, &beside, REQUEST).await.ok()?;
-        if [StatusCode::NOT_FOUND, StatusCode::GONE].contains(&answer) {
-            return Some(None);
-        }
-        let signature = beginning(client, repository, &beside, MOST).await?;
-        return Some(Some(signers(&index, Some(&signature)).await.unwrap_or_default()));
+        return match answered(client, repository, &beside, MOST).await {
+            Ok((StatusCode::NOT_FOUND | StatusCode::GONE, _)) => Some(None),
+            Ok((status, signature)) if status.is_success() => {
+                Some(Some(signers(&index, Some(&signature)).await.unwrap_or_default()))
+            }
+            _ => None,
+        };
     }
     None
 }

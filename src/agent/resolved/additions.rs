@@ -2,16 +2,15 @@
 //! then: what waits for repositories, masks secrets, and decides about layers and twins. Runs a program of the toolbox, and replaces
 //! the description in the recipe.
 
-use std::{path::Path, process::Stdio};
+use std::path::Path;
 
 use kiln_records::{Code, Failure, additions::Additions};
 use serde_json::json;
-use tokio::{io::AsyncWriteExt, process::Command};
 
+use super::{failed, run};
 use crate::{
     events::Events,
     kiwi_config::{self, Choice},
-    pauses::PYTHON,
     template,
 };
 
@@ -36,31 +35,9 @@ pub(crate) async fn add(
     let lost = |error: std::io::Error| Failure::io("cannot add to the recipe's description", &error);
     let text = kiwi_config::text(&path).map_err(lost)?;
     let order = order(&text, additions, choice)?;
-    let mut child = Command::new(PYTHON)
-        .args(["-I", "-c", PROGRAM])
-        // An argument could be read by any program of the sandbox.
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(lost)?;
-    let mut stdin = child.stdin.take();
-    let write = async {
-        if let Some(mut stdin) = stdin.take() {
-            // One that ended at once says why.
-            let _ = stdin.write_all(order.to_string().as_bytes()).await;
-        }
-    };
-    let (ended, ()) = tokio::join!(child.wait_with_output(), write);
-    let ended = ended.map_err(lost)?;
+    let ended = run(PROGRAM, &[], order.to_string().as_bytes()).await.map_err(lost)?;
     if !ended.status.success() {
-        let words = String::from_utf8_lossy(&ended.stderr);
-        let end = words.trim().lines().next_back().unwrap_or("it said nothing");
-        return Err(kiwi_config::invalid(
-            "the description with what the job adds",
-            &format_args!("{}: {end}", ended.status),
-        ));
+        return Err(failed("the description with what the job adds", &ended));
     }
     template::replace(&path, &ended.stdout).map_err(lost)?;
     for (option, text) in additions.shown() {

@@ -3,11 +3,16 @@
 
 pub(crate) mod additions;
 
-use std::{collections::BTreeMap, path::Path, process::Stdio};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    process::{Output, Stdio},
+};
 
 use kiln_records::{Code, Failure, Warning};
 use serde::Deserialize;
-use tokio::process::Command;
+use tokio::{io::AsyncWriteExt, process::Command};
 
 use super::{events::Events, kiwi_config, pauses::PYTHON, template};
 
@@ -61,21 +66,10 @@ pub async fn resolve(recipe: &Path, events: &Events) -> Result<Before, Failure> 
     // What cannot be read at all is not given to another parser.
     kiwi_config::text(&path).map_err(|error| kiwi_config::invalid(&name, &error))?;
     let lost = |error: std::io::Error| Failure::io("cannot resolve the recipe's description", &error);
-    let ended = Command::new(PYTHON)
-        .args(["-I", "-c", PROGRAM])
-        .args([&path, recipe])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(lost)?;
+    let ended = run(PROGRAM, &[&path, recipe], &[]).await.map_err(lost)?;
     let said = match serde_json::from_slice(&ended.stdout) {
         Ok(said) if ended.status.success() => said,
-        _ => {
-            let words = String::from_utf8_lossy(&ended.stderr);
-            let end = words.trim().lines().next_back().unwrap_or("it said nothing");
-            return Err(kiwi_config::invalid(&name, &format_args!("{}: {end}", ended.status)));
-        }
+        _ => return Err(failed(&name, &ended)),
     };
     match said {
         Said::Refused { refused } => Err(kiwi_config::invalid(&name, &refused).hint(HINT)),
@@ -96,4 +90,31 @@ pub async fn resolve(recipe: &Path, events: &Events) -> Result<Before, Failure> 
             Ok(before)
         }
     }
+}
+
+/// Runs a program with kiwi's libraries on this input. An argument can be read by any program of the sandbox, the input cannot.
+async fn run(program: &str, arguments: &[&Path], input: &[u8]) -> io::Result<Output> {
+    let mut child = Command::new(PYTHON)
+        .args(["-I", "-c", program])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let stdin = child.stdin.take();
+    let write = async {
+        if let Some(mut stdin) = stdin {
+            // One that ended at once says why.
+            let _ = stdin.write_all(input).await;
+        }
+    };
+    tokio::join!(child.wait_with_output(), write).0
+}
+
+/// The failure of such a program: its last words about this description.
+fn failed(name: &str, ended: &Output) -> Failure {
+    let words = String::from_utf8_lossy(&ended.stderr);
+    let end = words.trim().lines().next_back().unwrap_or("it said nothing");
+    kiwi_config::invalid(name, &format_args!("{}: {end}", ended.status))
 }
