@@ -320,10 +320,13 @@ impl BuildArguments {
         };
         let archive = Bytes::from(recipe.bytes);
         let set = self.make_set(archs, local).await?;
+        let options = JobOptions {
+            locked: Some(locked),
+            ..self.choosing.adding.apply(JobOptions::default())?
+        };
         let mut jobs = Vec::new();
         for arch in archs {
-            let mut job = self.job(&recipe.name, archive.clone(), *arch, kernel)?;
-            job.options.locked = Some(locked);
+            let mut job = self.job(&recipe.name, archive.clone(), *arch, kernel, options.clone());
             let id = match &set {
                 Some(set) => {
                     if self.name.is_none() {
@@ -387,8 +390,8 @@ impl BuildArguments {
         archs(&self.arch, recipe)
     }
 
-    fn job(&self, recipe_name: &str, archive: Bytes, arch: Arch, kernel: Kernel) -> Result<ArchiveJob, Failure> {
-        Ok(ArchiveJob {
+    fn job(&self, recipe_name: &str, archive: Bytes, arch: Arch, kernel: Kernel, options: JobOptions) -> ArchiveJob {
+        ArchiveJob {
             image_name: self.name.clone().unwrap_or_else(|| recipe_name.to_owned()),
             recipe_name: recipe_name.to_owned(),
             archive,
@@ -404,7 +407,7 @@ impl BuildArguments {
             memory: self.memory.map(|size| size.as_u64()),
             disk: self.disk.map(|size| size.as_u64()),
             keep: self.keep,
-            options: self.choosing.adding.apply(JobOptions {
+            options: JobOptions {
                 kernel_file_name: self.kernel_file_name.clone(),
                 initrd_file_name: Some(self.initrd_file_name.clone()),
                 kernel_parameters_file_name: Some(self.kernel_parameters_file_name.clone()),
@@ -415,9 +418,9 @@ impl BuildArguments {
                 reproducible: self.dating.reproducible,
                 source_date_epoch: self.dating.source_date_epoch,
                 profiles: self.choosing.chosen(),
-                ..JobOptions::default()
-            })?,
-        })
+                ..options
+            },
+        }
     }
 
     /// Prints the result, and writes it to `--output`.

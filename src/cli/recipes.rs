@@ -164,11 +164,8 @@ impl UpdateRecipe {
     /// The profiles as a request has them, if they change.
     fn profiles(&self) -> Option<Value> {
         let named: Vec<_> = self.profiles.iter().filter(|name| !name.is_empty()).collect();
-        match (self.profiles.is_empty(), named.is_empty()) {
-            (true, _) => None,
-            (false, true) => Some(Value::Null),
-            (false, false) => Some(json!(named)),
-        }
+        let chosen = if named.is_empty() { Value::Null } else { json!(named) };
+        (!self.profiles.is_empty()).then_some(chosen)
     }
 }
 

@@ -62,8 +62,7 @@ pub async fn prepare_root(
     programs: &mut Programs,
     events: &Events,
 ) -> Result<(), Failure> {
-    complete(&mut kiwi, &request);
-    ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))?;
+    complete(&mut kiwi, &request)?;
     pauses::warned::forget();
     let finished = run(kiwi, request.emulator, programs, events).await;
     for warning in pauses::warned::all() {
@@ -80,16 +79,15 @@ pub async fn prepare_root(
 ///
 /// As [`prepare_root`], where kiwi refuses the recipe.
 pub(crate) async fn read(mut kiwi: Command, request: PrepareRoot<'_>, events: &Events) -> Result<KiwiRead, Failure> {
-    complete(&mut kiwi, &request);
-    ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))?;
+    complete(&mut kiwi, &request)?;
     run(kiwi, None, &mut Programs::default(), events)
         .await?
         .check_own(ended::cause)?;
     pauses::read_by_kiwi()
 }
 
-/// Gives kiwi the arguments and the environment for a task.
-fn complete(kiwi: &mut Command, request: &PrepareRoot<'_>) {
+/// Gives kiwi the arguments and the environment for a task, and forgets how an earlier one ended.
+fn complete(kiwi: &mut Command, request: &PrepareRoot<'_>) -> Result<(), Failure> {
     // Only the detailed log on standard output contains the messages of the tools that kiwi runs.
     kiwi.args(["--logfile", "stdout", "--debug"]);
     if request.has_tbz {
@@ -108,6 +106,7 @@ fn complete(kiwi: &mut Command, request: &PrepareRoot<'_>) {
     kiwi.env("PYTHONUNBUFFERED", "1")
         .env("DEBIAN_FRONTEND", "noninteractive");
     date(kiwi, request.epoch);
+    ended::forget().map_err(|error| Failure::io("cannot prepare kiwi", &error))
 }
 
 /// Names the date by the variable that programs agree on (reproducible-builds.org/specs/source-date-epoch).
