@@ -229,6 +229,14 @@ fn a_recipe_of_the_records_is_read_and_warned_of_when_it_is_made() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_eq!((&reading["name"], &reading["arch"]), (&json!("old"), &json!("x86_64")));
     }
+    // Without an option, the profiles of the record count, as for its jobs.
+    let (_, ran) = read(&kiln, "kept", &["--server=local"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let update = ["recipes", "update", "kept", "--server=local", "--profile=Compute"];
+    kiln.run(update).ok();
+    let (reading, ran) = read(&kiln, "kept", &["--server=local"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(reading["profiles"][0]["in_force"], true, "{reading}");
     let ran = check(&kiln, "nothing", &["--server=local"]);
     assert!(
         ran.code == Some(2) && ran.stderr.contains("there is no recipe"),

@@ -56,6 +56,8 @@ struct Found {
     arch: Option<String>,
     /// The values of the record.
     values: BTreeMap<String, String>,
+    /// The profiles of the record.
+    profiles: Vec<String>,
 }
 
 impl CheckRecipeArguments {
@@ -113,7 +115,7 @@ impl CheckRecipeArguments {
             arch,
             values,
             template_mode: self.templating.mode(),
-            profiles: self.choosing.profiles.clone(),
+            profiles: self.choosing.chosen().unwrap_or_else(|| found.profiles.clone()),
             additions,
             checks: config.root_checks.levels(),
         }
@@ -127,6 +129,7 @@ impl CheckRecipeArguments {
                 archive: read_recipe(path, printer)?,
                 arch: None,
                 values: BTreeMap::new(),
+                profiles: Vec::new(),
             });
         }
         let mut found = None;
@@ -156,10 +159,15 @@ async fn of_record(given: &str, session: &Session) -> Result<Found, Failure> {
     let name = record.text("name").unwrap_or(given).to_owned();
     let values = record.items("template_dictionary").iter();
     let value = |value: &Data| Some((value.text("key")?.to_owned(), value.text("value")?.to_owned()));
+    let profile = |item: &Data| match item {
+        Data::Text(name) => Some(name.clone()),
+        _ => None,
+    };
     Ok(Found {
         archive: RecipeArchive::of_bytes(bytes, &name)?,
         arch: record.text("arch").map(str::to_owned),
         values: values.filter_map(value).collect(),
+        profiles: record.items("profiles").iter().filter_map(profile).collect(),
     })
 }
 
