@@ -11,7 +11,7 @@ use std::{
 };
 
 use kiln_inside::room::Release;
-use kiln_records::{Failure, arch::Arch, recipe_settings::Uname};
+use kiln_records::{Code, Failure, Warning, arch::Arch, recipe_settings::Uname};
 use tokio::{
     io::AsyncWriteExt,
     net::UnixListener,
@@ -115,34 +115,34 @@ impl Releases {
     }
 
     async fn tell(&self, newest: Option<String>, events: &Events) -> Result<(), Failure> {
+        let is_possible = newest.as_deref().is_none_or(is_release);
         let is_first = {
             let mut told = lock(&self.told);
             if told.newest == newest {
                 return Ok(());
             }
             told.newest.clone_from(&newest);
-            let is_possible = newest.as_deref().is_none_or(is_release);
             if let Some(channel) = &self.channel {
                 channel
                     .set(newest.as_deref().filter(|_| is_possible))
                     .map_err(|error| failed(&error))?;
             }
-            if !is_possible {
-                let newest = newest.as_deref().unwrap_or_default().escape_debug();
-                events.say_soon(&format!(
-                    "warning: programs see the builder's kernel by `uname -r`, since {newest} is no release that they can run with"
-                ));
-                return Ok(());
-            }
-            newest.is_some() && !std::mem::replace(&mut told.is_tried, newest.is_some())
+            is_possible && newest.is_some() && !std::mem::replace(&mut told.is_tried, true)
         };
         let Some(newest) = newest else { return Ok(()) };
-        if is_first && !is_told(&newest).await? {
+        let untold = |text| Warning::new(Code::KernelReleaseUntold, text);
+        if !is_possible {
             let text = format!(
-                "warning: scripts see the builder's kernel by `uname -r`, and not {newest}: this host's kernel, or its container engine, \
+                "programs see the builder's kernel by `uname -r`, since {} is no release that they can run with",
+                newest.escape_debug()
+            );
+            events.warn(untold(text)).await;
+        } else if is_first && !is_told(&newest).await? {
+            let text = format!(
+                "scripts see the builder's kernel by `uname -r`, and not {newest}: this host's kernel, or its container engine, \
                  cannot let Kiln answer for it"
             );
-            events.say(text).await;
+            events.warn(untold(text)).await;
         } else if self.channel.is_some() {
             events
                 .say(format!("`uname -r` in the root is {newest}, its newest kernel"))

@@ -19,7 +19,7 @@ use super::{
     records::request,
     session::{ReadConfig, ServerOptions, Session},
     signals::cancel_on_signal,
-    toolbox,
+    toolbox, warnings,
 };
 use crate::{
     client::{Data, collection::RECIPES},
@@ -203,13 +203,18 @@ fn show_data(readings: &[Reading], format: Format, printer: &Printer) -> Result<
 
 /// Warns, and fails as the first build that would be refused.
 fn conclude(readings: &[Reading], printer: &Printer) -> Result<(), Failure> {
-    let mut said: Vec<&str> = Vec::new();
+    let mut said = Vec::new();
     for warning in readings.iter().flat_map(|reading| &reading.warnings) {
-        if !said.contains(&warning.as_str()) {
-            printer.warning(warning, None);
+        if !said.contains(&warning) {
             said.push(warning);
         }
     }
+    let said: Vec<_> = said.into_iter().cloned().collect();
+    warnings::show(
+        printer,
+        &said,
+        readings.iter().map(|reading| reading.more_warnings).sum(),
+    );
     let refused = readings
         .iter()
         .find_map(|reading| Some((reading.arch, reading.failure.clone()?)));

@@ -1,11 +1,11 @@
-//! Shows what a job warned of, at the end of the commands that wait for it. Prints.
+//! Shows what a job or a reading warned of, at the end of the commands that wait for it. Prints.
 
 use kiln_records::{Code, Warning};
 
 use super::printer::Printer;
 use crate::client::Data;
 
-/// Shows how many warnings a job has, and those in its record. Advice that several in a row share is shown once.
+/// Shows how many warnings there are, and those that are listed. Advice that several in a row share is shown once.
 pub(super) fn show(printer: &Printer, list: &[Warning], more: u64) {
     let count = list.len() as u64 + more;
     if count == 0 {

@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use kiln_records::{
-    CacheDepth, CheckLevels, Code, Failure, GivenUp, JobId, Step, TwinLevel,
+    CacheDepth, CheckLevels, Code, Failure, GivenUp, JobId, Step, TwinLevel, Warning, Warnings,
     additions::Additions,
     arch::Arch,
     protocol::{
@@ -48,9 +48,6 @@ const LOG_BYTES: u64 = 16 << 20;
 
 /// How long the agent waits for this process, in seconds.
 const PATIENCE_S: u64 = 30;
-
-/// How the log marks what the user may want to put right.
-const WARNING: &str = "warning: ";
 
 /// A recipe that is to be read.
 #[derive(Debug, Clone)]
@@ -92,7 +89,7 @@ struct Heard {
     /// The number of the next event.
     next: u64,
     step: Option<Step>,
-    warnings: Vec<String>,
+    warnings: Warnings,
     reading: Option<Box<Reading>>,
     /// How the agent ended, once it has.
     outcome: Option<Outcome>,
@@ -221,7 +218,7 @@ impl ReadingDesk {
         let warnings = std::mem::take(&mut heard.warnings);
         match (heard.reading.take(), heard.outcome.take()) {
             (Some(mut reading), Some(_)) => {
-                reading.warnings = warnings;
+                (reading.warnings, reading.more_warnings) = (warnings.list, warnings.more);
                 if reading.failure.is_none() {
                     reading.no_layer = reading.no_layer.take().or_else(|| never_a_layer(&self.archive));
                 }
@@ -245,9 +242,14 @@ impl ReadingDesk {
             heard.next += 1;
             match &event.what {
                 What::StepStarted(step) => heard.step = Some(*step),
-                What::Log { text, .. } => {
-                    (self.say)(text);
-                    heard.warnings.extend(text.strip_prefix(WARNING).map(str::to_owned));
+                What::Log { text, .. } => (self.say)(text),
+                What::Warning(warning) => {
+                    let (number, step) = (heard.next - 1, heard.step);
+                    let warning = Warning {
+                        step,
+                        ..warning.clone()
+                    };
+                    heard.warnings.note(number, warning);
                 }
                 _ => {}
             }
@@ -301,7 +303,7 @@ impl AgentCalls for ReadingDesk {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use kiln_records::protocol::{Event, Stream};
+    use kiln_records::protocol::Event;
 
     use super::*;
 
@@ -321,17 +323,14 @@ mod tests {
             .0
     }
 
-    fn batch(first: u64, texts: &[&str]) -> EventBatch {
-        let event = |text: &&str| Event {
+    fn batch(first: u64, messages: &[&str]) -> EventBatch {
+        let event = |message: &&str| Event {
             time: Timestamp::UNIX_EPOCH,
-            what: What::Log {
-                stream: Stream::Agent,
-                text: (*text).to_owned(),
-            },
+            what: What::Warning(Warning::new(Code::RecipePaths, message)),
         };
         EventBatch {
             first,
-            events: texts.iter().map(event).collect(),
+            events: messages.iter().map(event).collect(),
         }
     }
 
@@ -348,12 +347,13 @@ mod tests {
     #[test]
     fn warnings_are_kept_once_though_events_are_sent_again() {
         let desk = desk();
-        assert_eq!(desk.keep_events(&batch(0, &["a", "warning: b"])).next, 2);
-        assert_eq!(desk.keep_events(&batch(0, &["a", "warning: b", "warning: c"])).next, 3);
+        assert_eq!(desk.keep_events(&batch(0, &["a", "b"])).next, 2);
+        assert_eq!(desk.keep_events(&batch(0, &["a", "b", "c"])).next, 3);
         desk.heard().reading = Some(Box::new(Reading::nothing(Arch::X86_64)));
         desk.heard().outcome = Some(Outcome { failure: None });
         let reading = desk.result(&evidence()).unwrap();
-        assert_eq!(reading.warnings, ["b", "c"]);
+        let messages: Vec<_> = reading.warnings.iter().map(|warning| &*warning.message).collect();
+        assert_eq!(messages, ["a", "b", "c"]);
         // What only the archive tells.
         assert!(reading.no_layer.is_some());
     }

@@ -10,7 +10,7 @@ use std::{
 
 use futures::future::join_all;
 use kiln_records::{
-    Code, Failure, JobId, Run,
+    Code, Failure, JobId, Run, Warning,
     run::{Refused, State, Used},
 };
 use tokio::task::JoinSet;
@@ -291,7 +291,13 @@ impl Orchestrator {
         }) = self.driver_of(&stored.run).look(stored.job.id).await?
         {
             tracing::warn!("{warning}");
-            self.say(stored.job.id, format!("warning: {warning}")).await;
+            let warning = Warning::new(Code::LimitsPartial, warning);
+            self.say(stored.job.id, warning.line()).await;
+            self.change(stored.job.id, |run, _| {
+                run.warn(warning.clone());
+                Ok(())
+            })
+            .await?;
         }
         Ok(())
     }

@@ -784,6 +784,11 @@ impl Run {
         self.warnings.note(event, warning);
     }
 
+    /// Records a warning of the server's own.
+    pub fn warn(&mut self, warning: Warning) {
+        self.warnings.add(warning);
+    }
+
     /// Records measured usage; each figure keeps its maximum.
     pub fn note_use(&mut self, now: Used) {
         let before = self.used.unwrap_or_default();

@@ -117,11 +117,16 @@ impl Warnings {
 
     /// Adds the warning of event number `event`, unless that was looked at before. One that is there already counts once: a root
     /// may be made more than once.
-    pub(crate) fn note(&mut self, event: u64, warning: Warning) {
+    pub fn note(&mut self, event: u64, warning: Warning) {
         if event < self.next {
             return;
         }
         self.next = event + 1;
+        self.add(warning);
+    }
+
+    /// Adds a warning of the server's own.
+    pub fn add(&mut self, warning: Warning) {
         let warning = warning.cut();
         if self.list.contains(&warning) {
             return;

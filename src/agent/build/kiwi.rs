@@ -63,11 +63,7 @@ pub async fn prepare_root(
     events: &Events,
 ) -> Result<(), Failure> {
     complete(&mut kiwi, &request)?;
-    pauses::warned::forget();
-    let finished = run(kiwi, request.emulator, programs, events).await;
-    for warning in pauses::warned::all() {
-        events.send(What::Warning(warning)).await;
-    }
+    let finished = watched(kiwi, request.emulator, programs, events).await;
     // Whatever has become of it: somebody may look at the root of a build that failed.
     pauses::trust_the_site(request.root, false).await?;
     finished?.check_own(ended::cause)
@@ -80,9 +76,8 @@ pub async fn prepare_root(
 /// As [`prepare_root`], where kiwi refuses the recipe.
 pub(crate) async fn read(mut kiwi: Command, request: PrepareRoot<'_>, events: &Events) -> Result<KiwiRead, Failure> {
     complete(&mut kiwi, &request)?;
-    run(kiwi, None, &mut Programs::default(), events)
-        .await?
-        .check_own(ended::cause)?;
+    let finished = watched(kiwi, None, &mut Programs::default(), events).await;
+    finished?.check_own(ended::cause)?;
     pauses::read_by_kiwi()
 }
 
@@ -114,6 +109,21 @@ fn date(command: &mut Command, epoch: Option<u32>) {
     if let Some(epoch) = epoch {
         command.env("SOURCE_DATE_EPOCH", epoch.to_string());
     }
+}
+
+/// Runs kiwi, and reports what it warned of.
+async fn watched(
+    kiwi: Command,
+    emulator: Option<&Emulator>,
+    programs: &mut Programs,
+    events: &Events,
+) -> Result<Finished, Failure> {
+    pauses::warned::forget();
+    let finished = run(kiwi, emulator, programs, events).await;
+    for warning in pauses::warned::all() {
+        events.send(What::Warning(warning)).await;
+    }
+    finished
 }
 
 /// Runs a tool that runs programs of the root.

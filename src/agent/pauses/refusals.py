@@ -5,6 +5,8 @@ from kiwi.exceptions import KiwiDescriptionInvalid, KiwiError
 from kiwi.runtime_checker import RuntimeChecker
 from kiwi.xml_description import XMLDescription
 
+from kiln_warnings import warn
+
 # The most reasons in a message.
 MOST = 3
 
@@ -73,7 +75,7 @@ def warning(check):
         except KiwiError as error:
             # The first paragraph says what is wrong, and the others what could be done.
             text = " ".join(str(error).strip().split("\n\n")[0].split())
-            print(f"\nwarning: Kiln makes no such image of the root, so kiwi goes on: {text}", flush=True)
+            warn("image_type_not_made", f"Kiln makes no such image of the root, so kiwi goes on: {text}")
 
     return checked
 

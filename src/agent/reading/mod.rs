@@ -7,7 +7,7 @@ use std::path::Path;
 
 use futures::future::join_all;
 use kiln_records::{
-    Code, Failure, Step,
+    Code, Failure, Step, Warning,
     protocol::{
         JobDescription, ManagerRead, PackagesRead, Reading, RecipeWork, RepositoryReach, RepositoryRead, SchemaRead,
         ValueRead, Work,
@@ -137,22 +137,13 @@ impl Reader<'_> {
         for (source, looked) in sources.into_iter().zip(looked) {
             if looked.state == RepositoryReach::Unreachable {
                 let why = looked.why.as_deref().unwrap_or_default();
-                let text = format!(
-                    "warning: {} is not reachable: {why} ({})",
-                    source.shown,
-                    Code::RepoUnreachable
-                );
-                self.events.say(text).await;
+                let text = format!("{} is not reachable: {why}", source.shown);
+                self.events.warn(Warning::new(Code::RepoUnreachable, text)).await;
             }
             if looked.has_arch == Some(false) {
-                let text = format!(
-                    "warning: {} has no packages for {}: it has {} ({})",
-                    source.shown,
-                    self.job.arch,
-                    looked.has.join(", "),
-                    Code::RepoWithoutArch
-                );
-                self.events.say(text).await;
+                let has = looked.has.join(", ");
+                let text = format!("{} has no packages for {}: it has {has}", source.shown, self.job.arch);
+                self.events.warn(Warning::new(Code::RepoWithoutArch, text)).await;
             }
             all.push(RepositoryRead {
                 url: source.shown,
@@ -191,19 +182,19 @@ impl Reader<'_> {
         for script in &mut reading.scripts {
             script.obsolete = read.obsolete.get(&script.name).cloned().unwrap_or_default();
             if !script.obsolete.is_empty() {
+                let called = script.obsolete.join(", ");
                 let text = format!(
-                    "warning: {} calls functions of kiwi that are obsolete and do nothing: {}",
-                    script.name,
-                    script.obsolete.join(", ")
+                    "{} calls functions of kiwi that are obsolete and do nothing: {called}",
+                    script.name
                 );
-                self.events.say(text).await;
+                self.events.warn(Warning::new(Code::ObsoleteFunction, text)).await;
             }
         }
         for name in &read.not_run {
             let text = format!(
-                "warning: {name} is not run: kiwi runs it for disks, live images and overlays, and not for a root file system"
+                "{name} is not run: kiwi runs it for disks, live images and overlays, and not for a root file system"
             );
-            self.events.say(text).await;
+            self.events.warn(Warning::new(Code::ScriptNotRun, text)).await;
         }
         let others = scripts::look(recipe, &read.not_run, false).map_err(|error| unreadable(&error))?;
         reading.scripts.extend(others);

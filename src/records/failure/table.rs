@@ -317,6 +317,12 @@ codes! {
     ObsoleteFunction = "obsolete_function", 422, Failed, Lasting,
         "scripts call functions of kiwi that are obsolete; they do nothing",
         "remove the calls";
+    ImageTypeNotMade = "image_type_not_made", 422, Failed, Lasting,
+        "kiwi finds a fault in the description of a disk, a live image or a container, which Kiln does not make of the root",
+        "the message says what; the root and its image are not concerned";
+    KernelReleaseUntold = "kernel_release_untold", 500, Failed, Lasting,
+        "scripts see the builder's kernel by `uname -r`, and not the image's",
+        "ask the image's directory `/lib/modules` for the release; the message says why";
     ProgramsLeft = "programs_left", 422, Failed, Lasting,
         "a script, or the installation of a package, has left programs running; they are ended",
         "end them in the script";
@@ -329,6 +335,9 @@ codes! {
     AuthoritiesNotKept = "authorities_not_kept", 422, Failed, Lasting,
         "`keep_ca` in `[trust]` is set, but the image has no place for the site's authorities, or its tool did not take them up",
         "install the package `ca-certificates`, or its like, in the recipe";
+    LimitsPartial = "limits_partial", 500, Failed, Lasting,
+        "the place where the job ran could not give its sandbox all limits that were asked for",
+        "the message says which; `kiln doctor` says what the host lacks";
     FutureFiles = "future_files", 422, Failed, Lasting,
         "files of a reproducible image are newer than the machine's clock",
         "look for `touch` in scripts, and at the clock";

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CheckLevel, Code, Failure, arch::Arch};
+use crate::{CheckLevel, Code, Failure, Warning, arch::Arch};
 
 /// What is understood of a recipe. As far as a recipe is refused, what comes after that is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,9 @@ pub struct Reading {
     /// The checks of the finished root.
     pub checks: Vec<CheckRead>,
     /// What cannot be kept, and what else the user may want to put right.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
+    /// How many more warnings there were.
+    pub more_warnings: u64,
     /// Why it is refused, if it is.
     pub failure: Option<Failure>,
 }
@@ -63,6 +65,7 @@ impl Reading {
             no_layer: None,
             checks: Vec::new(),
             warnings: Vec::new(),
+            more_warnings: 0,
             failure: None,
         }
     }
