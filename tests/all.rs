@@ -32,6 +32,7 @@ mod demo;
 mod disk;
 mod doctor;
 mod documents;
+mod doors;
 mod downloads;
 mod drivers;
 mod emulator_fault;

@@ -5,7 +5,7 @@
 
 mod addressing;
 mod bodies;
-mod catalogue;
+pub(crate) mod catalogue;
 mod coercion;
 mod defects;
 mod deleted;

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 use kiln::{
     artifacts::{ArtifactStore, S3Settings},
     config::{JobSettings, WebhookSettings},
-    orchestrate::{ask::Asker, schedule::Scheduler},
+    orchestrate::{ask::Asker, schedule::Scheduler, sets::Met},
     store::{Query, SharedStore, StoreError, Stored, open},
     webhooks::Webhooks,
 };
@@ -254,6 +254,7 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
             let asker = Asker {
                 store: Arc::clone(store),
                 artifacts: artifacts.clone(),
+                met: Met::default(),
                 channels: Vec::new(),
                 webhooks: Arc::new(Webhooks::new(&WebhookSettings::default(), None, Arc::clone(store))),
                 boots: None,

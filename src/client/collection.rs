@@ -478,6 +478,7 @@ pub static PROMOTIONS: Collection = Collection {
         ("VERSION", "version"),
         ("AT (UTC)", "at"),
         ("BY", "by"),
+        ("IMAGES", "images"),
     ],
 };
 

@@ -29,7 +29,7 @@ use crate::{
     orchestrate::{
         AgentAddress,
         ask::Asker,
-        sets::{Booter, Sets},
+        sets::{Booter, Met, Sets},
     },
     retention::Retention,
     store::{LogFeed, SharedStore},
@@ -178,6 +178,7 @@ impl Joined {
             artifacts: artifacts.clone(),
             jobs: config.jobs.clone(),
             webhooks: Arc::clone(&webhooks),
+            met: Met::default(),
             channels: config.catalogue.channels.clone(),
             boots: orchestrator.as_ref().filter(|_| boots).map(|one| one.id),
             orchestrator: orchestrator.clone(),

@@ -1,7 +1,10 @@
 //! What a store does with image sets and the channels of the catalogue.
 
 use async_trait::async_trait;
-use kiln_records::{ImageSet, Moment, SetId, set::promotion::Promotion};
+use kiln_records::{
+    ImageSet, Moment, SetId,
+    set::promotion::{Promotion, SetChange},
+};
 
 use super::{Query, Result, Stored};
 
@@ -30,12 +33,13 @@ pub trait Sets: Send + Sync {
     /// Sets that are to be looked at by now, the longest overdue first.
     async fn sets_to_look_at(&self, now: Moment, limit: u32) -> Result<Vec<Stored<ImageSet>>>;
 
-    /// Replaces a set atomically, if its revision is still this one.
+    /// Replaces a set atomically, if its revision is still this one. A change of its images becomes part of the history of each
+    /// channel that leads to it.
     ///
     /// # Errors
     ///
     /// [`StoreError::Stale`](super::StoreError::Stale) when the set has changed or gone since.
-    async fn replace_set(&self, set: &ImageSet, revision: i64) -> Result<()>;
+    async fn replace_set(&self, set: &ImageSet, revision: i64, change: Option<SetChange>) -> Result<()>;
 
     /// Removes a set, unless a channel leads to it.
     async fn delete_set(&self, id: SetId) -> Result<SetDeleted>;

@@ -157,7 +157,9 @@ fn history(changes: &[Promotion]) -> Markup {
                         PromotionKind::Promote => "promoted",
                         PromotionKind::Rollback => "returned to",
                         PromotionKind::Withdraw => "emptied",
+                        PromotionKind::Change => "changed",
                     }
+                    @if let Some(images) = &change.images { " (" (cut(images, 200)) ")" }
                     " " (when(change.at))
                     @if let Some(by) = &change.by { " by " (cut(by, 40)) }
                 }

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use crate::api::server::{IMAGES, Server, artifact, id_of, merge};
 
-const SETS: &str = "/kiln/v1/sets";
-const CATALOGUE: &str = "/kiln/v1/catalogue";
-const CHANNELS: &str = "/kiln/v1/channels";
+pub(crate) const SETS: &str = "/kiln/v1/sets";
+pub(crate) const CATALOGUE: &str = "/kiln/v1/catalogue";
+pub(crate) const CHANNELS: &str = "/kiln/v1/channels";
 
 /// An image with everything that boots, and one object more.
-async fn image(api: &Server, arch: &str, parameters: &str, members: Value) -> String {
+pub(crate) async fn image(api: &Server, arch: &str, parameters: &str, members: Value) -> String {
     let mut body = json!({"name": "n", "arch": arch, "link": null});
     merge(&mut body, &members);
     let image = api.make("/v3/images", body).await;
@@ -33,7 +33,7 @@ async fn image(api: &Server, arch: &str, parameters: &str, members: Value) -> St
 }
 
 /// A complete set of the name `n`.
-async fn set(api: &Server, version: &str, names: &[&str]) -> Value {
+pub(crate) async fn set(api: &Server, version: &str, names: &[&str]) -> Value {
     let mut arches = Vec::new();
     for arch in names {
         let tags = json!({"metadata": {"release_image": format!("quay.example.org/r:{version}")}});
@@ -46,7 +46,7 @@ async fn set(api: &Server, version: &str, names: &[&str]) -> Value {
     made
 }
 
-async fn promote(api: &Server, channel: &str, body: Value) -> crate::api::server::Answer {
+pub(crate) async fn promote(api: &Server, channel: &str, body: Value) -> crate::api::server::Answer {
     api.post(&format!("{CHANNELS}/n/{channel}/promote"), body).await
 }
 

@@ -8,7 +8,7 @@ use kiln_records::{
     job::JobOptions,
     set::{
         Member, Requirement,
-        promotion::{Promotion, PromotionKind},
+        promotion::{Promotion, PromotionKind, SetChange},
     },
 };
 
@@ -19,6 +19,7 @@ on_both!(
     a_version_exists_once,
     the_newest_complete_set_is_found,
     one_of_many_promotions_wins,
+    a_channel_tells_of_changes_of_its_set,
     a_set_in_a_channel_stays,
 );
 
@@ -57,6 +58,7 @@ fn promotion(set: &ImageSet, number: u32) -> Promotion {
         version: Some(set.version.clone()),
         at: Moment::from_micros(number.into()),
         by: None,
+        images: None,
         before: number.checked_sub(1).filter(|before| *before > 0),
     }
 }
@@ -79,8 +81,8 @@ async fn a_set_comes_back_as_it_went_in(place: &Place) {
     assert_eq!(store.sets_to_look_at(at(6), 9).await.unwrap(), []);
     assert_eq!(store.sets_to_look_at(at(7), 9).await.unwrap().len(), 1);
     one.next_look = at(9);
-    store.replace_set(&one, 1).await.unwrap();
-    let stale = store.replace_set(&one, 1).await;
+    store.replace_set(&one, 1, None).await.unwrap();
+    let stale = store.replace_set(&one, 1, None).await;
     assert!(matches!(stale, Err(StoreError::Stale)), "{stale:?}");
     assert_eq!(store.sets_to_look_at(at(8), 9).await.unwrap(), []);
     let query = Query {
@@ -147,6 +149,35 @@ async fn one_of_many_promotions_wins(place: &Place) {
     assert_eq!(store.channels(Some("m"), 9).await.unwrap(), []);
     let gone = store.promote(&promotion(&set("n", "9"), 3)).await;
     assert!(matches!(gone, Err(StoreError::Stale)), "{gone:?}");
+}
+
+async fn a_channel_tells_of_changes_of_its_set(place: &Place) {
+    let store = place.open().await;
+    let (one, other) = (set("n", "1"), set("n", "2"));
+    add(&store, &one).await;
+    add(&store, &other).await;
+    store.promote(&promotion(&one, 1)).await.unwrap();
+    let change = || {
+        Some(SetChange {
+            images: vec!["a".to_owned(), "b".to_owned()],
+            at: Moment::from_micros(5),
+            by: Some("u".to_owned()),
+        })
+    };
+    store.replace_set(&one, 1, change()).await.unwrap();
+    let stale = store.replace_set(&one, 1, change()).await;
+    assert!(matches!(stale, Err(StoreError::Stale)), "{stale:?}");
+    store.replace_set(&other, 1, change()).await.unwrap();
+    let history = store.promotions("n", "stable", 9).await.unwrap();
+    let expected = Promotion {
+        number: 2,
+        kind: PromotionKind::Change,
+        at: Moment::from_micros(5),
+        by: Some("u".to_owned()),
+        images: Some("a; b".to_owned()),
+        ..promotion(&one, 1)
+    };
+    assert_eq!(history, [expected, promotion(&one, 1)]);
 }
 
 async fn a_set_in_a_channel_stays(place: &Place) {

@@ -390,12 +390,9 @@ pub(super) async fn found(api: &Api, name: &str, kind: &str, which: &str, arch: 
         }
         _ => return Err(Problem::not_found()),
     };
-    let looked = api.sets().resolve(name, &wanted).await?;
-    let image = looked.image(arch)?.clone();
-    // A complete image was read.
-    let proof = image.proof.clone().ok_or_else(Problem::not_found)?;
+    let (set, image, proof) = api.sets().given_out(name, &wanted, arch).await?;
     Ok(Found {
-        set: looked.stored.record,
+        set,
         arch,
         image,
         proof,
@@ -434,6 +431,7 @@ impl From<CatalogueRefusal> for Problem {
             | CatalogueRefusal::NoFile { .. } => Self::new(StatusCode::NOT_FOUND, refusal),
             CatalogueRefusal::Incomplete { .. }
             | CatalogueRefusal::Lacking { .. }
+            | CatalogueRefusal::Unread(_)
             | CatalogueRefusal::Raced { .. }
             | CatalogueRefusal::NothingBefore(..)
             | CatalogueRefusal::Automatic => Self::conflict(refusal),

@@ -209,12 +209,16 @@ pub(super) async fn delete(State(api): State<Api>, Path(text): Path<String>) -> 
         (status = 502, body = Problem)))]
 pub(super) async fn add_arch(
     State(api): State<Api>,
+    principal: Option<Extension<Principal>>,
     Path(text): Path<String>,
     body: RawBody,
 ) -> Answer<Json<SetDetails>> {
     let id: SetId = id(&text)?;
     let wanted = wanted(body.read::<SetGrow>()?.arches)?;
-    let looked = api.sets().change(id, Change::Add(wanted), Moment::now()).await?;
+    let looked = api
+        .sets()
+        .change(id, Change::Add(wanted), name_of(principal), Moment::now())
+        .await?;
     Ok(Json(looked.into()))
 }
 
@@ -223,9 +227,21 @@ pub(super) async fn add_arch(
     params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = SetDetails), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 502, body = Problem)))]
-pub(super) async fn rebuild(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<SetDetails>> {
-    let looked = api.sets().change(id(&text)?, Change::Rebuild, Moment::now()).await?;
+pub(super) async fn rebuild(
+    State(api): State<Api>,
+    principal: Option<Extension<Principal>>,
+    Path(text): Path<String>,
+) -> Result<Json<SetDetails>> {
+    let change = Change::Rebuild;
+    let looked = api
+        .sets()
+        .change(id(&text)?, change, name_of(principal), Moment::now())
+        .await?;
     Ok(Json(looked.into()))
+}
+
+fn name_of(principal: Option<Extension<Principal>>) -> Option<String> {
+    principal.map(|Extension(principal)| principal.name)
 }
 
 impl Api {

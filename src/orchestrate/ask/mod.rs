@@ -24,7 +24,7 @@ pub(super) use self::{
     accept::{HISTORY, NewRun},
     again::record_like,
 };
-use super::orchestrator::Orchestrator;
+use super::{orchestrator::Orchestrator, sets::Met};
 use crate::{
     artifacts::ArtifactStore,
     config::{ChannelRule, JobSettings},
@@ -102,6 +102,8 @@ pub struct Asker {
     pub webhooks: Arc<Webhooks>,
     /// The rules for channels.
     pub channels: Vec<ChannelRule>,
+    /// What images have met of these rules.
+    pub met: Met,
     /// The server, if it boots images whose sets require that.
     pub boots: Option<ServerId>,
     /// The orchestrator that carries jobs out; `None` on a server that keeps records only.

@@ -266,7 +266,7 @@ impl Booter {
                 return Ok(false);
             };
             (turn.until, turn.why_not) = (Moment::now().plus(lasts), why_not.clone());
-            match store.replace_set(&set, stored.revision).await {
+            match store.replace_set(&set, stored.revision, None).await {
                 Ok(()) => return Ok(true),
                 Err(StoreError::Stale) => {}
                 Err(error) => return Err(error),

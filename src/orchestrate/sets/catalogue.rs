@@ -2,10 +2,10 @@
 //! the store; a set that is promoted is looked at in S3 first.
 
 use kiln_records::{
-    ImageSet, Moment,
+    ImageId, ImageSet, Moment,
     arch::Arch,
     set::{
-        SetImage,
+        Member, Proof, SetImage,
         name::{LATEST, Which},
         promotion::{Promotion, PromotionKind},
         state::{self, ArchState, SetState},
@@ -69,7 +69,7 @@ pub enum CatalogueRefusal {
         there: Vec<String>,
     },
     /// The channel requires more of the set's images than they have.
-    #[error("The channel {channel} may not lead to {name}@{version}: {}.", .lacks.join("; "))]
+    #[error("The channel {channel} may not lead to images of {name}@{version}: {}.", .lacks.join("; "))]
     Lacking {
         /// The set's name.
         name: String,
@@ -80,6 +80,9 @@ pub enum CatalogueRefusal {
         /// What is lacking, a sentence for each image and requirement.
         lacks: Vec<String>,
     },
+    /// Nobody has read the manifest of the image.
+    #[error("The manifest of the image {0} was not read yet.")]
+    Unread(ImageId),
     /// Another change of the channel came first.
     #[error("The channel {channel} was changed at the same time: change {number} leads to {}.", .version.as_deref().unwrap_or("no set"))]
     Raced {
@@ -153,12 +156,29 @@ impl Looked {
 }
 
 impl Sets {
-    /// The complete set of a name and version, or the one that a channel leads to, by the last look and the records now.
+    /// The image of an architecture in the complete set of a name and version, or in the one that a channel leads to, by the last
+    /// look and the records now. Whatever has become of the set since its promotion: the image has what the channel requires.
     ///
     /// # Errors
     ///
     /// Why there is none.
-    pub async fn resolve(&self, name: &str, which: &Which) -> Result<Looked, CatalogueRefusal> {
+    pub async fn given_out(
+        &self,
+        name: &str,
+        which: &Which,
+        arch: Arch,
+    ) -> Result<(ImageSet, SetImage, Proof), CatalogueRefusal> {
+        let looked = self.resolve(name, which).await?;
+        let image = looked.image(arch)?.clone();
+        if let Which::Channel(channel) = which {
+            let given = |image: &&Member| image.arch == arch;
+            self.must_meet(channel, &looked, given).await?;
+        }
+        let proof = image.proof.clone().ok_or(CatalogueRefusal::Unread(image.id))?;
+        Ok((looked.stored.record, image, proof))
+    }
+
+    async fn resolve(&self, name: &str, which: &Which) -> Result<Looked, CatalogueRefusal> {
         let stored = match which {
             Which::Channel(channel) if channel == LATEST => return self.newest(name).await,
             Which::Version(version) => {
@@ -221,7 +241,7 @@ impl Sets {
             return Ok(current.clone());
         }
         let looked = self.look(id, now).await?.ok_or_else(unknown)?.complete()?;
-        self.must_meet(&change.channel, &looked).await?;
+        self.must_meet(&change.channel, &looked, |_| true).await?;
         let before = current.as_ref().map(|current| current.number);
         let set = &looked.stored.record;
         let next = next(change, current.as_ref(), PromotionKind::Promote, Some(set), before, now);
@@ -252,6 +272,7 @@ impl Sets {
                 CatalogueRefusal::NoVersion(change.name.clone(), version)
             };
             let looked = self.look(id, now).await?.ok_or_else(gone)?.complete()?;
+            self.must_meet(&change.channel, &looked, |_| true).await?;
             let set = &looked.stored.record;
             let next = next(change, Some(&current), PromotionKind::Rollback, Some(set), before, now);
             return self.put_promotion(next).await;
@@ -322,6 +343,7 @@ fn next(
         at,
         by: change.by,
         before,
+        images: None,
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use kiln_records::{
     Image, ImageId, ImageSet, Moment,
     set::{
-        Proof, Requirement,
+        Member, Proof, Requirement,
         check::{BOOT_CHECK, BootCheck, CONSOLE, MAX_SIZE},
         state::ArchState,
     },
@@ -90,6 +90,7 @@ impl Sets {
         }
         let put = artifacts.put_beside(id, BOOT_CHECK, "application/json", text);
         places.push(put.await.map_err(Unusable::from)?);
+        self.asker.met.forget(id, &check.manifest_sha256, Requirement::Boot);
         self.note_objects(id, &places).await?;
         for set in self.sets_with(id).await? {
             let now = Moment::now();
@@ -185,8 +186,13 @@ impl Sets {
         Ok(())
     }
 
-    /// Checks that a complete set has what a channel requires.
-    pub(super) async fn must_meet(&self, channel: &str, looked: &Looked) -> Result<(), CatalogueRefusal> {
+    /// Checks that the images of a complete set have what a channel requires, as far as they are `wanted`.
+    pub(super) async fn must_meet(
+        &self,
+        channel: &str,
+        looked: &Looked,
+        wanted: impl Fn(&&Member) -> bool,
+    ) -> Result<(), CatalogueRefusal> {
         let set = &looked.stored.record;
         let Some(rule) = self.asker.channels.iter().find(|rule| rule.is_for(&set.name, channel)) else {
             return Ok(());
@@ -194,7 +200,7 @@ impl Sets {
         let mut lacks = Vec::new();
         for (member, judged) in set.members.iter().zip(&looked.judged) {
             // Architectures that the set is complete without are not led to.
-            if judged.state != ArchState::Complete {
+            if judged.state != ArchState::Complete || !wanted(&member) {
                 continue;
             }
             let proof = member
@@ -205,8 +211,15 @@ impl Sets {
                 lacks.push(format!("{}: its manifest was not read", member.arch));
                 continue;
             };
-            let lacking = self.lacks(&rule.requires, id, proof).await.into_iter();
-            lacks.extend(lacking.map(|lack| format!("{}: {lack}", member.arch)));
+            for requirement in &rule.requires {
+                if self.asker.met.has(id, &proof.sha256, *requirement) {
+                    continue;
+                }
+                match self.lack(*requirement, id, proof).await {
+                    None => self.asker.met.note(id, &proof.sha256, *requirement),
+                    Some(lack) => lacks.push(format!("{}: {lack}", member.arch)),
+                }
+            }
         }
         if lacks.is_empty() {
             return Ok(());
@@ -223,18 +236,22 @@ impl Sets {
     pub(super) async fn lacks(&self, requires: &[Requirement], id: ImageId, proof: &Proof) -> Vec<Lack> {
         let mut lacks = Vec::new();
         for requirement in requires {
-            let lack = match requirement {
-                Requirement::Boot => match self.boot_check(id, &proof.sha256).await {
-                    Ok(Some(check)) if check.up => None,
-                    Ok(Some(check)) => Some(Lack::Other(format!("it did not boot: {}", check.detail))),
-                    Ok(None) => Some(Lack::NotBooted(id)),
-                    Err(error) => Some(Lack::Other(format!("its boot check cannot be read: {error}"))),
-                },
-                Requirement::Signature => self.unsigned(id, &proof.sha256).await.map(Lack::Other),
-            };
-            lacks.extend(lack);
+            lacks.extend(self.lack(*requirement, id, proof).await);
         }
         lacks
+    }
+
+    /// What an image lacks of one requirement.
+    async fn lack(&self, requirement: Requirement, id: ImageId, proof: &Proof) -> Option<Lack> {
+        match requirement {
+            Requirement::Boot => match self.boot_check(id, &proof.sha256).await {
+                Ok(Some(check)) if check.up => None,
+                Ok(Some(check)) => Some(Lack::Other(format!("it did not boot: {}", check.detail))),
+                Ok(None) => Some(Lack::NotBooted(id)),
+                Err(error) => Some(Lack::Other(format!("its boot check cannot be read: {error}"))),
+            },
+            Requirement::Signature => self.unsigned(id, &proof.sha256).await.map(Lack::Other),
+        }
     }
 
     /// Why an image does not count as signed by this site; none if it does.

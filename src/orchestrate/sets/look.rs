@@ -11,6 +11,7 @@ use kiln_records::{
     run::State,
     set::{
         Attempt, AttemptState, Member, Requirement, Seen, SetImage,
+        promotion::SetChange,
         state::{self, ArchState, Facts, ImageFact, JobFact, Judged, SetState},
     },
 };
@@ -77,7 +78,7 @@ impl Sets {
             let state = note_state(&mut set, &judged, now);
             let was_complete = stored.record.was_complete;
             self.asker.webhooks.set_is(&mut set, state, was_complete).await?;
-            match self.store().replace_set(&set, stored.revision).await {
+            match self.replace(&stored, &set, None, now).await {
                 Ok(()) => {
                     let stored = Stored {
                         record: set,
@@ -91,6 +92,19 @@ impl Sets {
             }
         }
         Err(StoreError::Stale)
+    }
+
+    /// Replaces a set; channels that lead to it have its new images in their history.
+    pub(super) async fn replace(
+        &self,
+        before: &Stored<ImageSet>,
+        set: &ImageSet,
+        by: Option<String>,
+        at: Moment,
+    ) -> Result<(), StoreError> {
+        let images = set.other_images(&before.record);
+        let change = (!images.is_empty()).then_some(SetChange { images, at, by });
+        self.store().replace_set(set, before.revision, change).await
     }
 
     /// What the records say of a set, without a look into S3.

@@ -12,6 +12,7 @@ mod catalogue;
 mod checks;
 mod look;
 mod members;
+mod met;
 mod refusal;
 
 use std::{sync::Arc, time::Duration};
@@ -30,6 +31,7 @@ pub use self::{
     boots::Booter,
     catalogue::{CatalogueRefusal, ChannelChange},
     checks::NotKept,
+    met::Met,
     refusal::SetRefusal,
 };
 use super::ask::Asker;
@@ -194,7 +196,13 @@ impl Sets {
     /// # Errors
     ///
     /// Why nothing was changed.
-    pub async fn change(&self, id: SetId, change: Change, now: Moment) -> Result<Looked, SetRefusal> {
+    pub async fn change(
+        &self,
+        id: SetId,
+        change: Change,
+        who: Option<String>,
+        now: Moment,
+    ) -> Result<Looked, SetRefusal> {
         for _ in 0..TRIES {
             let looked = self.look(id, now).await?.ok_or(SetRefusal::Unknown)?;
             let mut set = match &change {
@@ -207,7 +215,7 @@ impl Sets {
             // From this moment on it is not complete, whatever a later look finds.
             let judged = self.judge(&set).await?;
             look::note_state(&mut set, &judged, now);
-            match self.store().replace_set(&set, looked.stored.revision).await {
+            match self.replace(&looked.stored, &set, who.clone(), now).await {
                 Ok(()) => return self.look(id, now).await?.ok_or(SetRefusal::Unknown),
                 Err(StoreError::Stale) => {}
                 Err(error) => return Err(error.into()),

@@ -165,7 +165,7 @@ async fn a_set_that_requires_a_boot_check_is_complete_with_one_of_its_content() 
     ));
     // Another job would not change that.
     let changed = sets
-        .change(set.record.id, Change::Rebuild, Moment::now())
+        .change(set.record.id, Change::Rebuild, None, Moment::now())
         .await
         .unwrap();
     assert_eq!(changed.stored.record.members[0].attempts.len(), 1);

@@ -69,7 +69,7 @@ async fn a_job_that_takes_longer_than_its_set_allows_is_ended() {
     let (state, whole, why) = look(&sets, id, NOW).await;
     assert_eq!((state, whole), (ArchState::Failed, SetState::Incomplete));
     assert!(why.contains("60 s"), "{why}");
-    let again = sets.change(id, Change::Rebuild, Moment::now()).await.unwrap();
+    let again = sets.change(id, Change::Rebuild, None, Moment::now()).await.unwrap();
     assert_ne!(job_of(&again), job);
     assert_eq!(again.state(), SetState::Building);
 }
@@ -91,7 +91,7 @@ async fn an_image_counts_once_it_was_read_whatever_its_job_says() {
     *fault.lock().unwrap() = Some((403, "manifest.json"));
     let (state, whole, why) = look(&sets, id, NOW).await;
     assert_eq!((state, whole), (ArchState::Unverified, SetState::Unverified), "{why}");
-    let unchanged = sets.change(id, Change::Rebuild, Moment::now()).await.unwrap();
+    let unchanged = sets.change(id, Change::Rebuild, None, Moment::now()).await.unwrap();
     assert_eq!(
         job_of(&unchanged),
         job,

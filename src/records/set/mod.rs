@@ -13,6 +13,8 @@ pub mod openstack;
 pub mod promotion;
 pub mod state;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{ImageId, JobId, Moment, PublicKeyId, RecipeId, ServerId, SetId, job::JobOptions, run::How};
@@ -74,6 +76,29 @@ impl ImageSet {
         format!("{}-{}.{arch}", self.name, self.version)
     }
 
+    /// The images that this set has in place of those that it had `before`: a text for each architecture with another one.
+    pub fn other_images(&self, before: &Self) -> Vec<String> {
+        let of = |set: &Self, arch: Arch| {
+            let member = set.members.iter().find(|member| member.arch == arch);
+            member.and_then(|member| member.image.as_ref()).map(|image| image.id)
+        };
+        let archs: BTreeSet<_> = self
+            .members
+            .iter()
+            .chain(&before.members)
+            .map(|member| member.arch)
+            .collect();
+        let others = archs.into_iter().map(|arch| (arch, of(before, arch), of(self, arch)));
+        let text = |(arch, was, is): (Arch, Option<ImageId>, Option<ImageId>)| match (was, is) {
+            (was, is) if was == is => None,
+            (None, Some(is)) => Some(format!("{arch}: {is}")),
+            (Some(was), Some(is)) => Some(format!("{arch}: {is} in place of {was}")),
+            (Some(was), None) => Some(format!("{arch}: none in place of {was}")),
+            (None, None) => None,
+        };
+        others.filter_map(text).collect()
+    }
+
     /// The latest job of an architecture.
     pub fn job_of(&self, arch: Arch) -> Option<JobId> {
         let member = self.members.iter().find(|member| member.arch == arch)?;
@@ -82,7 +107,7 @@ impl ImageSet {
 }
 
 /// What an image needs to be good enough for a set, or for a channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Requirement {
     /// A boot check of exactly this content, in which it came up.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Moment, SetId};
 
-/// A change of a channel.
+/// A change of a channel, or of the set that it leads to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Promotion {
     /// The name of the sets.
@@ -27,6 +27,35 @@ pub struct Promotion {
     pub by: Option<String>,
     /// The number of the change that a rollback returns to; null if there is none.
     pub before: Option<u32>,
+    /// The images that are others now, if the set itself was changed.
+    #[serde(default)]
+    pub images: Option<String>,
+}
+
+/// What a change of a set means to the channels that lead to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetChange {
+    /// The images that are others now, as [`ImageSet::other_images`](super::ImageSet::other_images) has them.
+    pub images: Vec<String>,
+    /// When that was.
+    pub at: Moment,
+    /// The user, if known.
+    pub by: Option<String>,
+}
+
+impl Promotion {
+    /// The next change of this channel: the set that it leads to was changed so.
+    #[must_use]
+    pub fn of_set(&self, change: &SetChange) -> Self {
+        Self {
+            number: self.number + 1,
+            kind: PromotionKind::Change,
+            at: change.at,
+            by: change.by.clone(),
+            images: Some(change.images.join("; ")),
+            ..self.clone()
+        }
+    }
 }
 
 /// The kind of a change of a channel.
@@ -39,4 +68,6 @@ pub enum PromotionKind {
     Rollback,
     /// The channel was emptied.
     Withdraw,
+    /// The set that it leads to was changed: it has another image for an architecture.
+    Change,
 }

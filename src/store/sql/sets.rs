@@ -1,7 +1,10 @@
 //! Implements [`Sets`] and [`Channels`]. Touches the store's database only.
 
 use async_trait::async_trait;
-use kiln_records::{ImageSet, Moment, SetId, set::promotion::Promotion};
+use kiln_records::{
+    ImageSet, Moment, SetId,
+    set::promotion::{Promotion, SetChange},
+};
 use sqlx::{Executor, Row as _};
 
 use super::{
@@ -47,11 +50,25 @@ impl Sets for ThisStore {
         read.collect()
     }
 
-    async fn replace_set(&self, set: &ImageSet, revision: i64) -> Result<()> {
-        match self.write_one(update(set, Vec::new(), revision)).await? {
-            0 => Err(StoreError::Stale),
-            _ => Ok(()),
-        }
+    async fn replace_set(&self, set: &ImageSet, revision: i64, change: Option<SetChange>) -> Result<()> {
+        let mut replace = update(set, Vec::new(), revision);
+        let mut channels = leading_to(set.id);
+        // Exclusive, so that no channel comes to lead to the set meanwhile.
+        let lock = if change.is_some() { Lock::Alone } else { Lock::Shared };
+        self.write(lock, move |db| {
+            Box::pin(async move {
+                if db.execute(replace.build()).await?.rows_affected() == 0 {
+                    return Err(StoreError::Stale);
+                }
+                let Some(change) = change else { return Ok(()) };
+                for row in db.fetch_all(channels.build()).await? {
+                    let next = read_promotion(&row)?.of_set(&change);
+                    db.execute(add_promotion(&next)?.build()).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
     }
 
     async fn delete_set(&self, id: SetId) -> Result<SetDeleted> {
@@ -77,12 +94,7 @@ impl Sets for ThisStore {
 #[async_trait]
 impl Channels for ThisStore {
     async fn promote(&self, promotion: &Promotion) -> Result<()> {
-        let mut add = Statement::new("INSERT INTO promotions (name, channel, number, set_id, record) VALUES (");
-        add.push_bind(promotion.name.clone()).push(", ");
-        add.push_bind(promotion.channel.clone()).push(", ");
-        add.push_bind(i64::from(promotion.number)).push(", ");
-        add.push_bind(promotion.set_id.map(|id| id.to_string())).push(", ");
-        add.push_bind(document(promotion)?).push(")");
+        let mut add = add_promotion(promotion)?;
         let set = promotion.set_id.map(|id| {
             let mut set = Statement::new("SELECT id FROM sets WHERE id = ");
             set.push_bind(id.to_string());
@@ -191,7 +203,7 @@ pub(super) fn latest_promotions(name: &str, channel: &str, limit: u32) -> Statem
 
 /// A channel that leads to a set now.
 pub(super) fn leading_to(id: SetId) -> Statement {
-    let mut statement = Statement::new("SELECT channel FROM promotions AS latest WHERE set_id = ");
+    let mut statement = Statement::new("SELECT channel, record FROM promotions AS latest WHERE set_id = ");
     statement.push_bind(id.to_string());
     statement.push(
         " AND number = (SELECT max(number) FROM promotions AS all_of_it WHERE all_of_it.name = latest.name AND \
@@ -207,11 +219,21 @@ fn of_channel(name: &str, channel: &str) -> Statement {
     statement
 }
 
+fn add_promotion(promotion: &Promotion) -> Result<Statement> {
+    let mut add = Statement::new("INSERT INTO promotions (name, channel, number, set_id, record) VALUES (");
+    add.push_bind(promotion.name.clone()).push(", ");
+    add.push_bind(promotion.channel.clone()).push(", ");
+    add.push_bind(i64::from(promotion.number)).push(", ");
+    add.push_bind(promotion.set_id.map(|id| id.to_string())).push(", ");
+    add.push_bind(document(promotion)?).push(")");
+    Ok(add)
+}
+
 fn document(promotion: &Promotion) -> Result<String> {
     serde_json::to_string(promotion).map_err(|error| StoreError::Damaged(format!("promotions: {error}")))
 }
 
 fn read_promotion(row: &Row) -> Result<Promotion> {
-    let text: &str = row.try_get(0)?;
+    let text: &str = row.try_get("record")?;
     serde_json::from_str(text).map_err(|error| StoreError::Damaged(format!("promotions: {error}: {text}")))
 }
