@@ -197,6 +197,10 @@ async fn the_end_of_a_job_reaches_its_receivers_signed() {
     }
     let told = second.json();
     assert_eq!(told["type"], "job.cancelled");
+    let ended = told["data"]["job"]["ended"].as_str().unwrap();
+    for time in [told["timestamp"].as_str().unwrap(), ended] {
+        assert!(time.ends_with("+00:00"), "{time}");
+    }
     let about = &told["data"]["job"];
     assert_eq!((&about["id"], &about["status"]), (&job["id"], &json!("error")));
     assert_eq!(about["image_root_archive_name"], "night");

@@ -148,7 +148,7 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
     Ok(Image {
         name: text(&answer, "name")?,
         arch: text(&answer, "arch")?.parse::<Arch>().map_err(|_| unknown())?,
-        // Moments are in UTC and do not say so.
+        // Always in this form, since it is part of what the image's digest is made of.
         created: format!("{}Z", text(&answer, "created")?.trim_end_matches("+00:00")),
         manifest: answer.text("manifest_sha256").and_then(digest).ok_or_else(unknown)?,
         rootfs,

@@ -104,10 +104,10 @@ impl TokensCommand {
                 for token in store.tokens().await? {
                     let over = token.expires.is_some_and(|expires| expires <= now);
                     printer.result(format_args!(
-                        "{}  {:<5}  created {:.19}  expires {:<19}  {}{}",
+                        "{}  {:<5}  created {}  expires {:<20}  {}{}",
                         token.id,
                         token.role.name(),
-                        token.created.to_string(),
+                        token.created.to_the_second(),
                         expiry_in_words(token.expires),
                         token.name,
                         if over { "  (expired)" } else { "" },
@@ -137,5 +137,5 @@ fn after_now(period: Period) -> Result<Moment, Failure> {
 }
 
 fn expiry_in_words(expires: Option<Moment>) -> String {
-    expires.map_or_else(|| "never".to_owned(), |expires| format!("{:.19}", expires.to_string()))
+    expires.map_or_else(|| "never".to_owned(), |expires| expires.to_the_second().to_string())
 }

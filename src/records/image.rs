@@ -14,6 +14,7 @@ pub struct Image {
     #[schema(value_type = uuid::Uuid)]
     pub id: ImageId,
     /// The time of its creation.
+    #[serde(serialize_with = "Moment::as_ims")]
     #[schema(value_type = String)]
     pub created: Moment,
     /// The image's `manifest.json`; null until its artifacts are uploaded.
@@ -25,7 +26,11 @@ pub struct Image {
     /// Tags.
     pub metadata: BTreeMap<String, String>,
     /// The time of its deletion; only in the collection of deleted images.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "Moment::as_ims_if_any"
+    )]
     #[schema(value_type = Option<String>, nullable = false)]
     pub deleted: Option<Moment>,
 }

@@ -24,6 +24,7 @@ pub struct Job {
     #[schema(value_type = Uuid)]
     pub id: JobId,
     /// The time of the request.
+    #[serde(serialize_with = "Moment::as_ims")]
     #[schema(value_type = String)]
     pub created: Moment,
     /// Its type.

@@ -11,6 +11,7 @@ pub struct PublicKey {
     #[schema(value_type = uuid::Uuid)]
     pub id: PublicKeyId,
     /// The time of its creation.
+    #[serde(serialize_with = "Moment::as_ims")]
     #[schema(value_type = String)]
     pub created: Moment,
     /// Its name, which need not be unique.
@@ -18,7 +19,11 @@ pub struct PublicKey {
     /// The key, as a line of `authorized_keys`, stored unchanged.
     pub public_key: String,
     /// The time of its deletion; only in the collection of deleted keys.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "Moment::as_ims_if_any"
+    )]
     #[schema(value_type = Option<String>, nullable = false)]
     pub deleted: Option<Moment>,
 }

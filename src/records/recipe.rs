@@ -16,6 +16,7 @@ pub struct Recipe {
     #[schema(value_type = uuid::Uuid)]
     pub id: RecipeId,
     /// The time of its creation.
+    #[serde(serialize_with = "Moment::as_ims")]
     #[schema(value_type = String)]
     pub created: Moment,
     /// The recipe's archive; null until it is uploaded.
@@ -57,7 +58,11 @@ pub struct Recipe {
     #[schema(nullable = false)]
     pub profiles: Option<Vec<String>>,
     /// The time of its deletion; only in the collection of deleted recipes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "Moment::as_ims_if_any"
+    )]
     #[schema(value_type = Option<String>, nullable = false)]
     pub deleted: Option<Moment>,
 }

@@ -1,4 +1,4 @@
-//! Moments, in IMS's written form. Reads the clock, nothing else.
+//! Moments, and their written forms: RFC 3339, and that of IMS. Reads the clock, nothing else.
 
 use std::{
     fmt,
@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// A moment, exact to the microsecond.
 ///
-/// Written in UTC as ISO 8601 without a zone (`2026-11-20T13:53:42.680608`, without the fraction when it is zero): IMS
-/// does the same, and its clients sort it as text. Read with or without a zone: old IMS releases wrote `+00:00`.
+/// Written in UTC as RFC 3339 has it, with the offset (`2026-11-20T13:53:42.680608+00:00`, without the fraction when it is
+/// zero). IMS's own fields have no offset ([`Moment::as_ims`]). Read with or without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(i64);
 
@@ -73,6 +73,45 @@ impl Moment {
     pub const fn micros(self) -> i64 {
         self.0
     }
+
+    /// The moment to the second, for tables and pages: `2026-11-20T13:53:42Z`.
+    pub fn to_the_second(self) -> impl fmt::Display {
+        self.timestamp().strftime("%Y-%m-%dT%H:%M:%SZ")
+    }
+
+    /// Writes a field of IMS: without the offset, since its clients sort such texts.
+    ///
+    /// # Errors
+    ///
+    /// Those of the serializer.
+    pub fn as_ims<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.timestamp().strftime(self.format()))
+    }
+
+    /// As [`Moment::as_ims`], for a field that may be null.
+    ///
+    /// # Errors
+    ///
+    /// Those of the serializer.
+    pub fn as_ims_if_any<S: Serializer>(moment: &Option<Self>, serializer: S) -> Result<S::Ok, S::Error> {
+        match moment {
+            Some(moment) => moment.as_ims(serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    fn timestamp(self) -> Timestamp {
+        Timestamp::from_microsecond(self.0).unwrap_or_default()
+    }
+
+    /// The format without the offset.
+    const fn format(self) -> &'static str {
+        if self.0 % 1_000_000 == 0 {
+            "%Y-%m-%dT%H:%M:%S"
+        } else {
+            "%Y-%m-%dT%H:%M:%S%.6f"
+        }
+    }
 }
 
 impl From<Timestamp> for Moment {
@@ -83,13 +122,7 @@ impl From<Timestamp> for Moment {
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let moment = Timestamp::from_microsecond(self.0).unwrap_or_default();
-        let format = if self.0 % 1_000_000 == 0 {
-            "%Y-%m-%dT%H:%M:%S"
-        } else {
-            "%Y-%m-%dT%H:%M:%S%.6f"
-        };
-        moment.strftime(format).fmt(f)
+        write!(f, "{}+00:00", self.timestamp().strftime(self.format()))
     }
 }
 
@@ -121,11 +154,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_written_as_ims_writes_it() {
+    fn is_written_with_an_offset_but_for_ims() {
+        let of_ims = |moment: Moment| moment.as_ims(serde_json::value::Serializer).unwrap();
         let moment: Moment = "2026-11-20T13:53:42.680608Z".parse().unwrap();
-        assert_eq!(moment.to_string(), "2026-11-20T13:53:42.680608");
+        assert_eq!(moment.to_string(), "2026-11-20T13:53:42.680608+00:00");
+        assert_eq!(of_ims(moment), "2026-11-20T13:53:42.680608");
+        assert_eq!(moment.to_the_second().to_string(), "2026-11-20T13:53:42Z");
         let whole: Moment = "2026-11-20T13:53:42Z".parse().unwrap();
-        assert_eq!(whole.to_string(), "2026-11-20T13:53:42");
+        assert_eq!(whole.to_string(), "2026-11-20T13:53:42+00:00");
+        assert_eq!(of_ims(whole), "2026-11-20T13:53:42");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(super) fn when(moment: Moment) -> Markup {
     } else {
         format!("{} ago", duration(between(moment, now)))
     };
-    let iso = format!("{}Z", moment.to_string().get(..19).unwrap_or_default());
+    let iso = moment.to_the_second().to_string();
     html! { time datetime=(iso) title=(iso) { (words) } }
 }
 

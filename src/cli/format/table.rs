@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 
 use dialoguer::console::{Term, measure_text_width, truncate_str};
-use kiln_records::names::is_invisible;
+use kiln_records::{Moment, names::is_invisible};
 
 use crate::client::{Collection, Data};
 
@@ -77,6 +77,14 @@ fn flatten(path: &str, data: &Data, rows: &mut Vec<Vec<String>>) {
     }
 }
 
+/// Whether a member has the time at which something was, or will be.
+fn is_time(member: &str) -> bool {
+    matches!(
+        member,
+        "at" | "created" | "deleted" | "due" | "last_run" | "next_run" | "next_try"
+    )
+}
+
 /// A value on one line: `-` for nothing, `k=v` for members, moments to the second.
 fn cell(member: &str, data: &Data) -> String {
     match data {
@@ -84,9 +92,9 @@ fn cell(member: &str, data: &Data) -> String {
         Data::Bool(value) => if *value { "yes" } else { "no" }.to_owned(),
         Data::Number(number) => number.to_string(),
         Data::Text(text) if text.is_empty() => "-".to_owned(),
-        Data::Text(text) if matches!(member, "created" | "deleted" | "due" | "last_run") => {
-            clean(text.split_once('.').map_or(text, |(seconds, _)| seconds))
-        }
+        Data::Text(text) if is_time(member) => text
+            .parse()
+            .map_or_else(|_| clean(text), |moment: Moment| moment.to_the_second().to_string()),
         Data::Text(text) => clean(text),
         Data::List(items) if items.is_empty() => "-".to_owned(),
         Data::List(items) => items.iter().map(|item| cell("", item)).collect::<Vec<_>>().join(" "),
@@ -176,9 +184,9 @@ mod tests {
     #[test]
     fn nothing_is_cut_without_a_terminal() {
         insta::assert_snapshot!(list(&IMAGES, &images(), None), @"
-        ID                                    NAME                                        ARCH     CREATED              METADATA
-        6f3c0f5e-9a43-4f0e-8f2b-0c5c0e2f0a11  cray-shasta-compute-sles15sp5.x86_64-23.09  x86_64   2026-11-20T13:53:42  project=csm
-        0a11                                  �[31m日本��                                 aarch64  2026-11-20T13:53:42  -
+        ID                                    NAME                                        ARCH     CREATED               METADATA
+        6f3c0f5e-9a43-4f0e-8f2b-0c5c0e2f0a11  cray-shasta-compute-sles15sp5.x86_64-23.09  x86_64   2026-11-20T13:53:42Z  project=csm
+        0a11                                  �[31m日本��                                 aarch64  2026-11-20T13:53:42Z  -
         ");
     }
 
