@@ -1,7 +1,7 @@
 //! The dashboard, in a real browser: Debian's chromium, on a real `kiln serve` whose records say what a bad night looks
 //! like.
 
-mod browser;
+pub mod browser;
 mod issuer;
 mod night;
 mod pages;

@@ -51,6 +51,7 @@ use super::{
     hurried::{Begun, Hurried},
     places::{Hold, Place, Places},
     rate::Key,
+    security_headers,
 };
 
 /// The longest time for the headers of a request, and for an idle connection.
@@ -289,10 +290,12 @@ where
                 if let Some(peer) = peer {
                     extensions.insert(ConnectInfo(peer));
                 }
-                let answer: Response = match app.oneshot(request).await {
+                let mut answer: Response = match app.oneshot(request).await {
                     Ok(answer) => answer,
                     Err(never) => match never {},
                 };
+                // Here, every answer of every listener passes, whichever layer gave it.
+                security_headers::complete(&mut answer);
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                     held.0.place.hand_over();
                 }

@@ -25,6 +25,7 @@ pub mod problem;
 mod rate;
 mod request_log;
 mod schemas;
+mod security_headers;
 pub mod serve;
 mod service;
 pub mod tls;

@@ -1,7 +1,7 @@
 //! The description of the API: generated from the handlers, served as `/openapi.json` with a page to read it at
 //! `/docs`. Pure: no I/O.
 
-use axum::{Json, Router, routing::get};
+use axum::{Json, Router, middleware, routing::get};
 use serde_json::Value;
 use utoipa::{
     OpenApi as _,
@@ -15,7 +15,10 @@ use utoipa::{
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::{Api, kiln, problem::Problem, schemas, service, uploads, v2, v3};
+use super::{Api, kiln, limits, problem::Problem, schemas, security_headers, service, uploads, v2, v3};
+
+/// The extension that says how large the body of a request may be, in bytes, unless the site has set something else.
+const MOST_BYTES: &str = "x-kiln-most-bytes";
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -51,9 +54,10 @@ pub(super) fn pages(document: &OpenApi) -> Router<Api> {
     let served = schemas::refine(document);
     Router::new()
         .route("/openapi.json", get(move || async move { Json(served) }))
-        .merge(Router::from(
-            SwaggerUi::new("/docs").config(utoipa_swagger_ui::Config::from("/openapi.json")),
-        ))
+        .merge(
+            Router::from(SwaggerUi::new("/docs").config(utoipa_swagger_ui::Config::from("/openapi.json")))
+                .layer(middleware::map_response(security_headers::describing)),
+        )
 }
 
 /// Adds the parts common to all operations: their names, and the answers of the layers around the handlers.

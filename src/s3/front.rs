@@ -12,7 +12,10 @@ use bytes::Bytes;
 use hyper::{
     HeaderMap, Method, Request,
     body::{Frame, Incoming, SizeHint},
-    header::{AUTHORIZATION, CONTENT_TYPE},
+    header::{
+        AUTHORIZATION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+        X_FRAME_OPTIONS,
+    },
 };
 use s3s::{
     Body, HttpError, HttpResponse, S3Error, S3ErrorCode, S3Result, StdError,
@@ -75,8 +78,24 @@ impl Front {
                 .to_http_response()
                 .map_err(|error| HttpError::new(Box::new(error)))?,
         };
-        Ok(with_message(answer).map(|body| Held { body, _permit: permit }))
+        Ok(harmless(with_message(answer)).map(|body| Held { body, _permit: permit }))
     }
+}
+
+/// Adds what keeps browsers from taking an object for a page: whoever has a presigned address may open it in one.
+fn harmless(mut answer: HttpResponse) -> HttpResponse {
+    for (name, value) in [
+        (
+            CONTENT_SECURITY_POLICY,
+            "default-src 'none'; frame-ancestors 'none'; sandbox",
+        ),
+        (X_FRAME_OPTIONS, "DENY"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "same-origin"),
+    ] {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
 }
 
 /// Refuses what the library takes too much of, or takes amiss.
@@ -117,6 +136,7 @@ fn with_message(mut answer: HttpResponse) -> HttpResponse {
     if !answer.status().is_client_error() && !answer.status().is_server_error() {
         return answer;
     }
+    let status = answer.status().as_u16();
     let text = answer
         .body()
         .bytes()
@@ -124,6 +144,7 @@ fn with_message(mut answer: HttpResponse) -> HttpResponse {
     let completed = text.and_then(|text| {
         let (before, rest) = text.split_once(CODE.0)?;
         let (code, rest) = rest.split_once(CODE.1)?;
+        tracing::debug!(status, code, "embedded S3: a request was refused");
         let message = if rest.contains("<Message>") {
             String::new()
         } else {

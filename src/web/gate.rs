@@ -95,17 +95,10 @@ fn is_asset(path: &str) -> bool {
     matches!(path, "/ui/style.css" | "/ui/script.js" | "/ui/icon.svg")
 }
 
-/// Headers of every answer below `/ui`.
+/// Headers of every answer below `/ui`, beside those of every answer of the server.
 pub(super) fn harden(mut response: Response) -> Response {
     let headers = response.headers_mut();
-    for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_FRAME_OPTIONS, "DENY"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "same-origin"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     let fresh = HeaderValue::from_static("no-store");
     headers.entry(header::CACHE_CONTROL).or_insert(fresh);
     response
