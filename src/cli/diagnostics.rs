@@ -21,9 +21,23 @@ use tracing_subscriber::{
 
 use super::printer::Printer;
 
+/// The S3 library calls each request that it refuses an error, a stranger's too. Kiln has lines of its own for what
+/// concerns the operator.
+const SILENCED: &str = "s3s=off";
+
+/// What is logged: as `KILN_LOG` says, else by `default`. Neither says anything of [`SILENCED`] unless it names it.
+pub(super) fn filter(default: &str) -> EnvFilter {
+    let with = |directives: &str| EnvFilter::try_new(format!("{SILENCED},{directives}"));
+    let asked = std::env::var("KILN_LOG").ok().filter(|asked| !asked.trim().is_empty());
+    asked
+        .and_then(|asked| with(&asked).ok())
+        .or_else(|| with(default).ok())
+        .unwrap_or_default()
+}
+
 /// Prints warnings and errors through `printer`, and more if `KILN_LOG` requests it.
 pub(super) fn start(printer: &Printer) {
-    let filter = EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn".into());
+    let filter = filter("warn");
     let printer = printer.clone();
     let messages = Messages::layer(move |severity, text, hint| match severity {
         Severity::Error => printer.error(text, hint),

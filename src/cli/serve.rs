@@ -5,9 +5,8 @@ use std::io::IsTerminal;
 use clap::Args;
 use kiln_records::{Failure, Recipe};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
-use super::printer::Printer;
+use super::{diagnostics, printer::Printer};
 use crate::{
     client,
     config::{self, Access, Config, LogFormat},
@@ -169,11 +168,10 @@ async fn show_next(printer: &Printer, server: &Server, url: &str, before: &str) 
 
 /// Starts the log.
 fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("KILN_LOG").unwrap_or_else(|_| "warn,kiln=info".into());
     let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(filter);
+        .with_env_filter(diagnostics::filter("warn,kiln=info"));
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).with_span_list(false).init(),
