@@ -327,6 +327,8 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         [limits]
         body_bytes = "1MiB"                              # default
         upload_bytes = "20GiB"                           # default
+        records_of_caller = 100000                       # default
+        records = 1000000                                # default
         requests_per_second = 500                        # default
         burst = 10                                       # KILN__LIMITS__BURST
         failed_logins_per_minute = 20                    # default

@@ -5,6 +5,7 @@ mod place;
 use crate::support::postgres;
 
 mod audit;
+mod budgets;
 mod collections;
 mod concurrency;
 mod jobs;

@@ -1,4 +1,5 @@
-//! Notes in the audit log each request that could change something. Touches the database.
+//! Notes in the audit log each request that could change something, and carries it out within its caller's budgets. Touches
+//! the database.
 //!
 //! The entry is there before the request is carried out: what cannot be noted is not done. The answer's status follows. A
 //! request without one was cut off, and what it did is not known.
@@ -26,6 +27,7 @@ use super::{
     problem::Problem,
     request_log::RequestId,
 };
+use crate::store::Allowance;
 
 /// The largest answer that is searched for the id of the record that its request made, in bytes.
 const LARGEST_ANSWER: u64 = 64 << 10;
@@ -35,6 +37,15 @@ pub(super) async fn note(State(api): State<Api>, request: Request, next: Next) -
     if is_look(request.method()) {
         return next.run(request).await;
     }
+    let caller = request.extensions().get::<Principal>().map(Principal::caller);
+    let allowance = Allowance {
+        caller: caller.unwrap_or_default(),
+        ..api.allowance.clone()
+    };
+    allowance.scope(carry_out(&api, request, next)).await
+}
+
+async fn carry_out(api: &Api, request: Request, next: Next) -> Response {
     let entry = entry(&request);
     // Whoever makes room, or ends what uses the disk, can do so while it is full.
     let removes = *request.method() == Method::DELETE || request.uri().path().ends_with("/cancel");

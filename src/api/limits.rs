@@ -9,6 +9,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use kiln_records::budget::RECORD_BYTES;
 use tokio::time::timeout;
 
 use super::{
@@ -20,6 +21,7 @@ use crate::{
     artifacts::largest_part,
     config::LimitSettings,
     settings::{Period, Size},
+    store::Allowance,
 };
 
 /// The least memory for the bodies of one caller, in bytes. All callers together have four times as much.
@@ -42,6 +44,17 @@ impl From<&LimitSettings> for Limits {
             body: settings.body_bytes,
             time: settings.request_timeout,
             bodies: Bodies::new(of_one.saturating_mul(4), of_one),
+        }
+    }
+}
+
+/// For whichever caller: the request says whose it is.
+impl From<&LimitSettings> for Allowance {
+    fn from(settings: &LimitSettings) -> Self {
+        Self {
+            caller: String::new(),
+            of_caller: settings.records_of_caller,
+            of_all: settings.records,
         }
     }
 }
@@ -79,9 +92,10 @@ pub(super) async fn limit(State(limits): State<Limits>, mut request: Request, ne
     }
     let (parts, body) = request.into_parts();
     let mut share = memory.share();
-    let body = match bodies::receive(&parts.headers, body, limits.body.0, time, &mut share).await {
+    let most = most(parts.uri.path(), limits.body);
+    let body = match bodies::receive(&parts.headers, body, most.0, time, &mut share).await {
         Ok(body) => body,
-        Err(refused) => return limits.refuse(&refused).into_response(),
+        Err(refused) => return limits.refuse(&refused, most).into_response(),
     };
     let mut request = Request::from_parts(parts, Body::from(body));
     // The size of the body has been checked.
@@ -96,10 +110,9 @@ pub(super) async fn limit(State(limits): State<Limits>, mut request: Request, ne
 }
 
 impl Limits {
-    fn refuse(&self, refused: &Refused) -> Problem {
+    fn refuse(&self, refused: &Refused, most: Size) -> Problem {
         match refused {
             Refused::TooLarge(_) => {
-                let most = self.body;
                 let detail = format!("The body may have {} bytes ({most}) at most; {refused}.", most.0);
                 Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
             }
@@ -116,6 +129,26 @@ impl Limits {
 /// 503: too many bodies are being received.
 pub(super) fn no_memory() -> Problem {
     Problem::busy("The server is receiving as much as it can hold. Try again later.")
+}
+
+/// The largest body at an address that takes no file; `contents` is what the site allows where the body has contents that
+/// become objects in S3. Any other body becomes a record, or a part of one.
+fn most(path: &str, contents: Size) -> Size {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        ["", "kiln", "v1", "images", _, "boot-check" | "customize" | "manifest"] => contents,
+        _ => Size(contents.0.min(RECORD_BYTES as u64)),
+    }
+}
+
+/// The largest body at an address unless the site has set something else, for the documentation.
+pub(super) fn usual_most(path: &str) -> u64 {
+    let usual = LimitSettings::default();
+    if is_upload(path) {
+        usual.upload_bytes.0
+    } else {
+        most(path, usual.body_bytes).0
+    }
 }
 
 /// Whether the body is a file.

@@ -1,8 +1,8 @@
 //! Lists: IMS's plain answer, streamed, and Kiln's optional parameters to narrow it. Reads the database.
 //!
-//! Without parameters a list contains everything, in the order of creation. Parameters narrow it down or sort it;
-//! unknown ones are ignored, as in IMS. When `limit` cuts a list, the header `Link` has the address of the rest (RFC
-//! 8288).
+//! Without parameters a list of IMS contains everything, in the order of creation. Parameters narrow it down or sort it;
+//! unknown ones are ignored, as in IMS. When `limit` cuts a list, or the size that an answer with a limit may have, the header
+//! `Link` has the address of the rest (RFC 8288). Kiln's own lists always have a limit.
 
 use std::{fmt::Write, future::Future, marker::PhantomData, str::FromStr};
 
@@ -14,7 +14,7 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use futures::stream;
-use kiln_records::{Image, Job, JobStatus, JobType, PublicKey, Recipe, Schedule, arch::Arch, percent};
+use kiln_records::{Image, Job, JobStatus, JobType, PublicKey, Recipe, Schedule, arch::Arch, budget::LISTED, percent};
 use serde::Serialize;
 
 use super::problem::{Problem, Result};
@@ -80,7 +80,8 @@ pub(super) struct ListParameters {
     /// The sort order; the default, `created`, is that of IMS. A leading hyphen reverses it.
     #[param(nullable = false, inline)]
     sort: Option<SortParameter>,
-    /// The maximum number of records; the header `Link` holds the address of the next ones.
+    /// The maximum number of records; the header `Link` holds the address of the next ones. An answer may have fewer, if
+    /// they are large. Without it, lists of IMS are whole, and those of Kiln's own have 1000.
     #[param(nullable = false, minimum = 1, maximum = 10_000)]
     limit: Option<u32>,
     /// The position to continue at, from the header `Link`.
@@ -155,7 +156,8 @@ impl<R: Listed> ListQuery<R> {
     fn parse(path: String, pairs: &[(String, String)]) -> Result<Self> {
         let mut list = Self {
             query: Query::default(),
-            limit: None,
+            // No client of IMS's reads these.
+            limit: path.contains("/kiln/v1/").then_some(LISTED),
             path,
             others: Vec::new(),
             kind: PhantomData,

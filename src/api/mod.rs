@@ -29,6 +29,7 @@ mod security_headers;
 pub mod serve;
 mod service;
 pub mod tls;
+pub mod turns;
 mod uploads;
 mod v2;
 mod v3;
@@ -40,12 +41,13 @@ use kiln_records::Moment;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use self::turns::Turns;
 use crate::{
     artifacts::ArtifactStore,
     orchestrate::{Orchestrator, ask::Asker, schedule::Scheduler},
     remote_nodes::RemoteNodeSettings,
     retention::Retention,
-    store::{LogFeed, SharedStore},
+    store::{Allowance, LogFeed, SharedStore},
 };
 
 /// The state shared by request handlers. Cheap to clone.
@@ -65,6 +67,10 @@ pub struct Shared {
     pub data_dir: PathBuf,
     /// When this process started.
     pub started: Moment,
+    /// The turns of answers that grow as long as their jobs run.
+    pub streams: Turns,
+    /// What each caller may add to the records.
+    pub allowance: Allowance,
     /// The largest object accepted over the API, in bytes.
     pub upload_bytes: u64,
     /// The URL of this server for its users, if it is configured.

@@ -8,6 +8,7 @@ use utoipa::{
     openapi::{
         Components, ContentBuilder, HttpMethod, OpenApi, Ref, RefOr, Response, ResponseBuilder, SecurityRequirement,
         Server,
+        extensions::Extensions,
         path::Operation,
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
@@ -88,13 +89,18 @@ fn finish(document: &mut OpenApi) {
             if operation.responses.responses.contains_key("502") {
                 statuses.extend([("504", "S3 does not answer in time"), ("507", "S3 has no space left")]);
             }
-            if operation.request_body.is_some() {
+            if let Some(RefOr::T(body)) = &mut operation.request_body {
+                body.extensions = Some(Extensions::builder().add(MOST_BYTES, limits::usual_most(path)).build());
                 statuses.extend([
                     (
                         "400",
                         "the body is invalid or empty, or refers to a missing record or object",
                     ),
-                    ("413", "the body is too large"),
+                    (
+                        "409",
+                        "in conflict with the current state, or there are as many records as may be",
+                    ),
+                    ("413", "the body, or the record that it makes, is too large"),
                     ("422", "the body has invalid members"),
                 ]);
                 operation

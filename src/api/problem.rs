@@ -131,7 +131,10 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::LinkInUse(_) => Self::unprocessable(error),
-            StoreError::Doomed(_) | StoreError::Stale | StoreError::Exists => Self::conflict(error),
+            StoreError::Doomed(_) | StoreError::Stale | StoreError::Exists | StoreError::TooMany { .. } => {
+                Self::conflict(error)
+            }
+            StoreError::TooLarge { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, error),
             StoreError::Damaged(_) => Failure::from(error).into(),
             StoreError::Unavailable(_) => {
                 let mut problem = Self::from(Failure::from(error));

@@ -98,13 +98,27 @@ impl Filter {
 impl Client {
     /// As [`Client::list`], for a list of Kiln's own that the server filters and sorts.
     pub async fn list_as_answered(&self, collection: &Collection, filter: &Filter) -> Result<Vec<Data>, Failure> {
-        let mut address = self.server.address(collection.path);
-        address.query_pairs_mut().extend_pairs(filter.pairs());
-        Ok(self.get_page(address).await?.0.into_items())
+        let mut records = self.pages(collection, filter, |_| true).await?;
+        records.truncate(filter.limit.unwrap_or(usize::MAX));
+        Ok(records)
     }
 
     /// The records of a collection that match `filter`.
     pub async fn list(&self, collection: &Collection, filter: &Filter) -> Result<Vec<Data>, Failure> {
+        let admits = |record: &Data| filter.admits(collection, record);
+        let mut records = self.pages(collection, filter, admits).await?;
+        filter.arrange(collection, &mut records);
+        records.truncate(filter.limit.unwrap_or(usize::MAX));
+        Ok(records)
+    }
+
+    /// What all pages of a collection have of what is wanted, until there is enough of it.
+    async fn pages(
+        &self,
+        collection: &Collection,
+        filter: &Filter,
+        is_wanted: impl Fn(&Data) -> bool,
+    ) -> Result<Vec<Data>, Failure> {
         let mut address = self.server.address(collection.path);
         let pairs = filter.pairs();
         if !pairs.is_empty() {
@@ -116,18 +130,15 @@ impl Client {
             let Data::List(page) = page else {
                 return Err(refusal::no_such_server(&self.server));
             };
-            records.extend(page.into_iter().filter(|record| filter.admits(collection, record)));
+            records.extend(page.into_iter().filter(&is_wanted));
             let enough = filter.limit.is_some_and(|limit| records.len() >= limit);
             // A server that returns the same page for ever must not cause an endless loop.
             match next.filter(|next| !enough && Some(next.as_str()) != address.query()) {
                 // Only the query: a gateway's paths may differ from those that the server behind it knows.
                 Some(next) => address.set_query(Some(&next)),
-                None => break,
+                None => return Ok(records),
             }
         }
-        filter.arrange(collection, &mut records);
-        records.truncate(filter.limit.unwrap_or(usize::MAX));
-        Ok(records)
     }
 }
 

@@ -39,7 +39,8 @@ settings! {
         layer_bytes: Size = Size(50 << 30);
         /// The time after which the stored toolboxes of other versions of Kiln are removed. `0s`: never.
         toolboxes_after: Period = Period::seconds(90 * 86_400);
-        /// The time after which entries of the audit log are removed. `0s`: never, but never more than a million stay.
+        /// The time after which entries of the audit log are removed. `0s`: never. Whatever it is, there are
+        /// budgets (docs/security.md#budgets).
         audit_after: Period = Period::seconds(400 * 86_400);
     }
 }

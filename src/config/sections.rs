@@ -139,10 +139,16 @@ settings! {
     /// Limits on the requests of one caller.
     ["limits"]
     pub struct LimitSettings {
-        /// The maximum size of a JSON body.
+        /// The maximum size of a JSON body with contents that are kept in S3: the changes of a customize job, a manifest,
+        /// the result of a boot check. Any other body, and any record, has 64 KiB at most.
         body_bytes: Size = Size(1 << 20);
         /// The maximum size of a file uploaded through the API: a recipe archive or an artifact of an image.
         upload_bytes: Size = Size(20 << 30);
+        /// The number of records of each kind that a caller may have made, deleted ones among them: recipes, images, public
+        /// keys, jobs, schedules and image sets. Those that jobs and schedules make count for nobody. 0 means no limit.
+        records_of_caller: u32 = 100_000;
+        /// The number of records of each kind beyond which no caller makes more; 0 means no limit.
+        records: u32 = 1_000_000;
         /// The average number of requests per second allowed for a token or, without a token, for an address; 0 means
         /// no limit.
         requests_per_second: u32 = 500;

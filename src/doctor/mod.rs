@@ -13,13 +13,14 @@ mod cluster;
 mod engines;
 mod kernel;
 mod machines;
+mod records;
 mod storage;
 mod twins;
 
 /// The finding about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its area: `kernel`, `machines`, `engines`, `cluster`, `storage`, `twins`, `callers`.
+    /// Its area: `kernel`, `machines`, `engines`, `cluster`, `storage`, `records`, `twins`, `callers`.
     pub area: &'static str,
     /// The thing.
     pub what: &'static str,
@@ -96,6 +97,7 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
     findings.extend(engines::examine(config).await);
     findings.extend(cluster::examine(config).await);
     findings.extend(storage::examine(config).await);
+    findings.extend(records::examine(config).await);
     findings.extend(twins::examine(config).await);
     findings.extend(callers::examine(config));
     findings

@@ -213,6 +213,11 @@ pub fn webhook_tried(delivery: &Delivery) {
     counters::WEBHOOK_TRIES.add([result], 1);
 }
 
+/// Notes things of a kind that were dropped before their promised age.
+pub fn dropped(kind: &'static str, number: u64) {
+    counters::DROPPED.add([kind], number);
+}
+
 /// Notes what retention removed.
 pub fn retention_removed(kind: &'static str, bytes: u64) {
     counters::RETENTION_REMOVED.add([kind], 1);

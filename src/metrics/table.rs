@@ -69,6 +69,12 @@ label!(RUN, "outcome", || vec!["made", "skipped", "missed", "failed"]);
 label!(RESULT, "result", || vec!["hit", "miss"]);
 label!(SENT, "result", || vec!["sent", "dropped"]);
 label!(TRY, "result", || vec!["delivered", "failed", "dead"]);
+label!(DROPPED_KIND, "kind", || vec![
+    "audit_entry",
+    "refused_audit_entry",
+    "session",
+    "webhook"
+]);
 label!(REMOVED_KIND, "kind", || vec![
     "image",
     "deleted_image",
@@ -240,6 +246,11 @@ pub(super) mod counters {
             "kiln_webhook_tries_total",
             "Tries to deliver a webhook: taken by its receiver, failed, or failed for the last time",
             &[TRY],
+        );
+        DROPPED: Counter<1> = Counter::new(
+            "kiln_dropped_total",
+            "Things that were dropped before their promised age, because there were too many",
+            &[DROPPED_KIND],
         );
         RETENTION_REMOVED: Counter<1> = Counter::new(
             "kiln_retention_removed_total",

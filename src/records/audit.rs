@@ -5,9 +5,6 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// The most entries that are kept. The oldest of more are removed.
-pub const MOST_ENTRIES: i64 = 1_000_000;
-
 /// The longest text of an entry, in characters.
 pub const LONGEST_TEXT: usize = 256;
 

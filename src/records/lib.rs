@@ -6,6 +6,7 @@ pub mod arch;
 pub mod archive;
 pub mod artifact;
 pub mod audit;
+pub mod budget;
 pub mod change;
 pub mod clock;
 pub mod compression;

@@ -7,9 +7,6 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// The most deliveries that are kept, waiting ones among them. The oldest of more are removed.
-pub const MOST_DELIVERIES: i64 = 20_000;
-
 /// The pauses after tries that failed: the last try is more than a day after the first.
 const PAUSES: [Duration; 9] = [
     Duration::from_secs(10),

@@ -24,6 +24,7 @@ use crate::{
         orphans,
         serve::{self, Sockets},
         tls::Certificate,
+        turns::Turns,
     },
     config::{Access, Config},
     orchestrate::{
@@ -201,6 +202,8 @@ impl Joined {
             asker,
             data_dir: config.data_dir.clone(),
             started: Moment::now(),
+            streams: Turns::of_streams(),
+            allowance: (&config.limits).into(),
             upload_bytes: config.limits.upload_bytes.0,
             public_url: config.server.public_url.clone(),
             remote_nodes: node_login(config),

@@ -24,8 +24,8 @@ pub struct AuditQuery {
 /// The audit log.
 #[async_trait]
 pub trait Audit: Send + Sync {
-    /// Adds an entry; the store chooses its number. The oldest entries beyond
-    /// [`MOST_ENTRIES`](kiln_records::audit::MOST_ENTRIES) go. With `from_reserve`, it is written even while the disk is full:
+    /// Adds an entry; the store chooses its number. Entries beyond their [budgets](kiln_records::budget) go, now and then.
+    /// With `from_reserve`, it is written even while the disk is full:
     /// for a request that removes something. Returns the number.
     async fn add_audit_entry(&self, entry: &AuditEntry, from_reserve: bool) -> Result<i64>;
 

@@ -12,7 +12,9 @@
 //! the objects of that record; only these may be removed with it. Whoever still names the object of a record that is
 //! gone inherits it.
 
+mod allowance;
 mod audit;
+mod budgets;
 mod fault;
 mod feed;
 mod logs;
@@ -33,13 +35,15 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kiln_records::{
     Code, FailedTwin, Failure, Image, ImageId, Job, JobId, JobStatus, JobType, Moment, PublicKey, PublicKeyId, Recipe,
-    RecipeId, RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, arch::Arch, link::RECIPES,
-    schedule::Tick,
+    RecipeId, RemoteBuildNode, Run, Schedule, ScheduleId, ServerId, Token, TokenId, arch::Arch, budget::RECORD_BYTES,
+    link::RECIPES, schedule::Tick,
 };
 use uuid::Uuid;
 
 pub use self::{
+    allowance::Allowance,
     audit::{Audit, AuditQuery},
+    budgets::{Budgets, Dropped, DroppedKind},
     feed::LogFeed,
     logs::{Appended, JobLogs, LogRows, Pulse},
     overview::Overview,
@@ -48,7 +52,7 @@ pub use self::{
     sets::{Channels, SetDeleted, Sets},
     sqlite::{BackupOrigin, SqliteStore, backup, restore},
     usage::Usages,
-    webhooks::{Deliveries, DeliveryQuery},
+    webhooks::{Cause, Deliveries, DeliveryQuery},
 };
 
 /// The store as the rest of Kiln holds it.
@@ -90,6 +94,7 @@ pub trait Store:
     + RemoteBuildNodes
     + Tokens
     + Audit
+    + Budgets
     + Deliveries
     + Usages
     + PackageIndex
@@ -146,7 +151,11 @@ pub trait Collection<R: Record>: Send + Sync {
     /// Records of one side, in the order asked for.
     async fn page(&self, side: Side, query: &Query) -> Result<Vec<Stored<R>>>;
 
-    /// Live records, in the order asked for, as JSON text.
+    /// How many of the records that the query asks for are no larger than a [piece of a list](kiln_records::budget::LIST_BYTES)
+    /// together; one at least.
+    async fn fitting(&self, side: Side, query: &Query) -> Result<u32>;
+
+    /// Live records, in the order asked for, as JSON text: as many as are [fitting](Self::fitting).
     async fn page_text(&self, query: &Query) -> Result<PageText<R>>;
 
     /// Replaces a record atomically, if its revision is still this one and it is still on the side that `record` says.
@@ -194,7 +203,7 @@ pub trait Jobs: Send + Sync {
     /// Jobs, in the order asked for.
     async fn page_jobs(&self, query: &Query) -> Result<Vec<Stored<Job>>>;
 
-    /// Jobs, in the order asked for, as JSON text.
+    /// Jobs, in the order asked for, as JSON text: as many as are no larger than a piece of a list.
     async fn page_text_of_jobs(&self, query: &Query) -> Result<PageText<Job>>;
 
     /// Replaces a job atomically, if its revision is still this one.
@@ -358,7 +367,7 @@ pub trait Schedules: Send + Sync {
     /// One schedule.
     async fn get_schedule(&self, id: ScheduleId) -> Result<Option<Stored<Schedule>>>;
 
-    /// Schedules, in the order asked for, as JSON text.
+    /// Schedules, in the order asked for, as JSON text: as many as are no larger than a piece of a list.
     async fn page_text_of_schedules(&self, query: &Query) -> Result<PageText<Schedule>>;
 
     /// Replaces a schedule atomically, if its revision is still this one, and adds these ticks. An existing tick of
@@ -564,6 +573,26 @@ pub enum StoreError {
     /// A record with this identity exists already.
     #[error("a record with this id already exists")]
     Exists,
+    /// There are as many records of this kind as one caller may have made, or as there may be.
+    #[error(
+        "there are as many {kind} as {}: {most} ([limits] {}); delete some, or have the site allow more",
+        if *.is_own { "one caller may have made" } else { "there may be" },
+        if *.is_own { "records_of_caller" } else { "records" },
+    )]
+    TooMany {
+        /// The kind.
+        kind: &'static str,
+        /// Their number.
+        most: u32,
+        /// Whether they are the caller's own.
+        is_own: bool,
+    },
+    /// The record is larger than one may be.
+    #[error("the record would have {bytes} bytes of JSON, and may have {RECORD_BYTES} at most")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
     /// The store cannot be reached, is full, or is broken.
     #[error("the database does not answer: {0}")]
     Unavailable(String),

@@ -27,6 +27,9 @@ pub trait Sets: Send + Sync {
     /// Sets, in the order asked for.
     async fn page_sets(&self, query: &Query) -> Result<Vec<Stored<ImageSet>>>;
 
+    /// How many of the sets that the query asks for are no larger than a piece of a list together; one at least.
+    async fn fitting_sets(&self, query: &Query) -> Result<u32>;
+
     /// The sets of a name that were complete at the last look, newest first; only those before a position, if one is given.
     async fn complete_sets(&self, name: &str, before: Option<i64>, limit: u32) -> Result<Vec<Stored<ImageSet>>>;
 

@@ -210,10 +210,14 @@ async fn sign_in(web: &Dashboard, key: Option<Key>, parts: Parts, body: &Bytes, 
         _ => return as_page(response, false).await,
     }
     // Where no token is asked for, there is nothing to keep.
-    if !response.extensions().get::<Principal>().is_some_and(forms::has_token) {
+    let Some(person) = response
+        .extensions()
+        .get::<Principal>()
+        .filter(|one| forms::has_token(one))
+    else {
         return Redirect::to("/ui").into_response();
-    }
-    let (key, cookie) = web.sessions.begin(Held::plain(token));
+    };
+    let (key, cookie) = web.sessions.begin(Held::plain(token, person.caller()));
     let cookie = [(header::SET_COOKIE, cookie)];
     if filled.form.is_empty() {
         (cookie, Redirect::to(filled.next())).into_response()

@@ -12,7 +12,7 @@ use axum::{
     Json,
     body::{Body, Bytes},
     extract::{Path, Query, State},
-    http::header,
+    http::{Extensions, header},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
@@ -30,6 +30,7 @@ use crate::{
     api::{
         Api,
         problem::{Problem, Result},
+        turns::Turn,
     },
     store::{self, LogRows, StoreError},
 };
@@ -364,6 +365,7 @@ struct Following {
     /// What was sent last.
     sent: Option<News>,
     is_over: bool,
+    _turn: Turn,
 }
 
 /// The news of a job: the length of its log, and a number that changes with the job.
@@ -374,12 +376,18 @@ struct News {
     over: bool,
 }
 
-pub(super) async fn events(State(web): State<Dashboard>, _: Viewer, Path(job): Path<JobId>) -> Result<Response> {
+pub(super) async fn events(
+    State(web): State<Dashboard>,
+    _: Viewer,
+    Path(job): Path<JobId>,
+    extensions: Extensions,
+) -> Result<Response> {
     let api = web.api.clone();
     let mut following = Following {
         news: api.feed.follow(job),
         sent: None,
         is_over: false,
+        _turn: api.streams.now(&extensions)?,
         api,
         job,
     };

@@ -8,16 +8,16 @@ use std::{
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use kiln_records::{Clock, Secret};
+use kiln_records::{
+    Clock, Secret,
+    budget::{SESSIONS, SESSIONS_OF_CALLER},
+};
 use sha2::{Digest, Sha256};
 
-use crate::api::auth::sign_in::Held;
+use crate::{api::auth::sign_in::Held, metrics};
 
 /// How long a session lasts.
 const LONGEST: Duration = Duration::from_hours(12);
-
-/// The most sessions. The oldest one makes room for another.
-const MOST: usize = 4096;
 
 /// All sessions.
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub(super) type Tokens = Arc<tokio::sync::Mutex<Held>>;
 #[derive(Debug)]
 struct Session {
     tokens: Tokens,
+    /// Whose it is.
+    caller: String,
     begun: Instant,
 }
 
@@ -66,22 +68,29 @@ impl Sessions {
         }
     }
 
-    /// Begins a session, and returns its key and the header that gives the browser its cookie.
+    /// Begins a session, and returns its key and the header that gives the browser its cookie. Whoever has too many loses
+    /// the oldest of their own; if there are too many in all, so does whoever has the most.
     pub(super) fn begin(&self, held: Held) -> (Key, HeaderValue) {
         let cookie = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
         let key = Key::of(&cookie);
         let mut open = self.open();
         open.retain(|_, session| self.is_open(session));
-        if open.len() >= MOST
-            && let Some(oldest) = open
-                .iter()
-                .min_by_key(|(_, session)| session.begun)
-                .map(|(key, _)| *key)
-        {
-            open.remove(&oldest);
+        let caller = held.caller.clone();
+        let own = open.values().filter(|session| session.caller == caller).count();
+        if own >= SESSIONS_OF_CALLER {
+            end_oldest(&mut open, &caller);
+        } else if open.len() >= SESSIONS {
+            let most = with_most(&open);
+            tracing::warn!(
+                caller = most,
+                "there are too many sessions of the dashboard: one ends before its time"
+            );
+            metrics::dropped("session", 1);
+            end_oldest(&mut open, &most);
         }
         let session = Session {
             tokens: Arc::new(tokio::sync::Mutex::new(held)),
+            caller,
             begun: self.clock.instant(),
         };
         open.insert(key, session);
@@ -150,6 +159,25 @@ impl Sessions {
     }
 }
 
+/// Ends the oldest session of a caller.
+fn end_oldest(open: &mut HashMap<Key, Session>, caller: &str) {
+    let own = open.iter().filter(|(_, session)| session.caller == caller);
+    let oldest = own.min_by_key(|(_, session)| session.begun).map(|(key, _)| *key);
+    if let Some(oldest) = oldest {
+        open.remove(&oldest);
+    }
+}
+
+/// The caller with the most sessions.
+fn with_most(open: &HashMap<Key, Session>) -> String {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for session in open.values() {
+        *counts.entry(&session.caller).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    most.map(|(caller, _)| caller.to_owned()).unwrap_or_default()
+}
+
 impl Key {
     fn of(cookie: &str) -> Self {
         Self(Sha256::digest(cookie).into())
@@ -169,7 +197,7 @@ mod tests {
     fn a_session_is_found_by_its_cookie_until_it_ends() {
         let clock = Clock::default();
         let sessions = Sessions::new(true, clock.clone());
-        let (key, cookie) = sessions.begin(Held::plain("kiln_x"));
+        let (key, cookie) = sessions.begin(held("a"));
         let headers = sent(&cookie);
         let (found, tokens) = sessions.of(&headers).unwrap();
         assert_eq!(found, key);
@@ -186,7 +214,7 @@ mod tests {
         sessions.end(Some(key));
         assert!(sessions.of(&headers).is_none());
         // Nor does anybody stay signed in for ever.
-        let (_, cookie) = sessions.begin(Held::plain("kiln_x"));
+        let (_, cookie) = sessions.begin(held("a"));
         clock.forward(LONGEST / 2);
         assert!(sessions.of(&sent(&cookie)).is_some());
         clock.forward(LONGEST / 2);
@@ -194,15 +222,36 @@ mod tests {
         assert!(!format!("{sessions:?}").contains("kiln_x"));
     }
 
+    fn held(caller: &str) -> Held {
+        Held::plain("kiln_x", caller.to_owned())
+    }
+
     #[test]
-    fn sessions_have_an_end() {
-        let sessions = Sessions::new(false, Clock::default());
-        let (first, _) = sessions.begin(Held::plain("kiln_x"));
-        for _ in 0..MOST {
-            sessions.begin(Held::plain("kiln_y"));
+    fn whoever_signs_in_too_often_loses_their_own_session() {
+        let (sessions, clock) = (Sessions::new(false, Clock::default()), Duration::from_millis(1));
+        let other = sessions.begin(held("other")).0;
+        let first = sessions.begin(held("often")).0;
+        for _ in 0..SESSIONS {
+            sessions.clock.forward(clock);
+            sessions.begin(held("often"));
         }
         let open = sessions.open();
-        assert_eq!(open.len(), MOST);
-        assert!(!open.contains_key(&first));
+        assert_eq!(open.len(), SESSIONS_OF_CALLER + 1);
+        assert!(open.contains_key(&other) && !open.contains_key(&first));
+    }
+
+    #[test]
+    fn sessions_of_many_end_where_one_has_the_most() {
+        let sessions = Sessions::new(false, Clock::default());
+        let kept: Vec<_> = (0..SESSIONS - 2)
+            .map(|one| sessions.begin(held(&one.to_string())).0)
+            .collect();
+        let (first, second) = (sessions.begin(held("two")).0, sessions.begin(held("two")).0);
+        sessions.clock.forward(Duration::from_secs(1));
+        sessions.begin(held("new"));
+        let open = sessions.open();
+        assert_eq!(open.len(), SESSIONS);
+        assert!(kept.iter().all(|key| open.contains_key(key)));
+        assert!(open.contains_key(&first) != open.contains_key(&second));
     }
 }

@@ -282,6 +282,11 @@ impl Server {
         self.process.dir.as_ref().unwrap().path().join("data")
     }
 
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.process.child.lock().unwrap().id()
+    }
+
     /// Its log so far.
     pub fn log(&self) -> String {
         self.process.log()

@@ -13,6 +13,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use axum::{
@@ -21,8 +22,12 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use kiln_records::{Moment, Role};
+use kiln_records::{
+    Moment, Role,
+    budget::{OPEN_QUESTIONS, OPEN_QUESTIONS_OF_ADDRESS},
+};
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
 
 use self::{oidc::Oidc, policy::Need, token::TokenText, trust::Named};
 pub use self::{
@@ -34,11 +39,15 @@ use super::{
     problem::Problem,
     rate::{Key, Rate, too_often},
     request_log::Caller,
+    turns::Turns,
 };
 use crate::{
     config::{LimitSettings, is_token},
     store::{SharedStore, StoreError},
 };
+
+/// How long a question without a token waits for its turn.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The entrance to the API. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -53,6 +62,8 @@ struct Gate {
     is_catalogue_public: bool,
     requests: Rate,
     failed_logins: Rate,
+    /// The turns of questions without a token.
+    open_questions: Turns,
 }
 
 #[derive(Debug)]
@@ -122,6 +133,7 @@ impl Auth {
             is_catalogue_public: false,
             requests: Rate::of_requests(limits),
             failed_logins: Rate::of_failed_logins(limits),
+            open_questions: Turns::new(OPEN_QUESTIONS, OPEN_QUESTIONS_OF_ADDRESS),
         }))
     }
 }
@@ -130,8 +142,10 @@ impl Auth {
 pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
     let gate = &*auth.0;
     let peer = peer(&request);
-    let need = match policy::need(request.method(), request.uri().path()) {
-        Need::Catalogue if gate.is_catalogue_public => Need::Nothing,
+    let need = policy::need(request.method(), request.uri().path());
+    let is_open_catalogue = need == Need::Catalogue && gate.is_catalogue_public;
+    let need = match need {
+        Need::Catalogue if is_open_catalogue => Need::Nothing,
         Need::Catalogue => Need::Role(Role::Read),
         need => need,
     };
@@ -154,7 +168,18 @@ pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request,
     if let Err(wait) = gate.requests.count(key.clone()) {
         return too_often("There are too many requests.", wait);
     }
-    request.extensions_mut().insert(key);
+    request.extensions_mut().insert(key.clone());
+    let _turn = if is_open_catalogue {
+        // Whoever is not known asks one thing after the other.
+        match timeout(LONGEST_WAIT, gate.open_questions.turn(key)).await {
+            Ok(turn) => turn,
+            Err(_) => {
+                return Problem::busy("Your address has asked too much at once. Try again later.").into_response();
+            }
+        }
+    } else {
+        None
+    };
     match (principal, need) {
         (Some(principal), Need::Role(needed)) if principal.role < needed => forbidden(&principal, needed),
         (principal, _) => {

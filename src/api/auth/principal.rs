@@ -27,6 +27,16 @@ pub enum PrincipalKind {
 }
 
 impl Principal {
+    /// The name under which the caller's use of budgets is counted: another token of the same name is another caller.
+    pub fn caller(&self) -> String {
+        match &self.kind {
+            PrincipalKind::Local => "local".to_owned(),
+            PrincipalKind::Network => "network".to_owned(),
+            PrincipalKind::Token(id) => format!("token {id}"),
+            PrincipalKind::Subject(subject) => format!("subject {subject}"),
+        }
+    }
+
     /// The caller when authentication is off.
     pub(super) fn local() -> Self {
         Self {

@@ -109,6 +109,8 @@ pub struct Return {
 pub struct Held {
     /// The token for requests to the API.
     pub token: Secret,
+    /// Whose it is ([`Principal::caller`]).
+    pub caller: String,
     /// The time at which that token expires, in seconds since 1970.
     expires: Option<u64>,
     refresh: Option<Secret>,
@@ -248,15 +250,18 @@ impl SignIn {
                 Ok(claims) if id.is_some_and(|id| text(id, "sub") != text(&claims, "sub")) => {
                     why = NotSignedIn::Wrong;
                 }
-                Ok(claims) if self.oidc.known(&claims).is_ok() => {
-                    return Ok(Held {
-                        token: token.into(),
-                        expires: claims.get("exp").and_then(Value::as_u64),
-                        refresh,
-                        not_before: None,
-                    });
-                }
-                Ok(_) => why = NotSignedIn::NoRole,
+                Ok(claims) => match self.oidc.known(&claims) {
+                    Ok(person) => {
+                        return Ok(Held {
+                            token: token.into(),
+                            caller: person.caller(),
+                            expires: claims.get("exp").and_then(Value::as_u64),
+                            refresh,
+                            not_before: None,
+                        });
+                    }
+                    Err(_) => why = NotSignedIn::NoRole,
+                },
                 Err(Refusal::Unavailable(_)) => return Err(NotSignedIn::Unavailable),
                 // Another audience, or no token that can be looked into.
                 Err(_) => {}
@@ -319,9 +324,10 @@ impl<'c> AsyncHttpClient<'c> for Issuer {
 
 impl Held {
     /// A token of Kiln's own, or one of which nothing more is known.
-    pub fn plain(token: &str) -> Self {
+    pub fn plain(token: &str, caller: String) -> Self {
         Self {
             token: token.to_owned().into(),
+            caller,
             expires: None,
             refresh: None,
             not_before: None,
@@ -406,7 +412,7 @@ mod tests {
         let mut held = Held {
             expires: Some(seconds(&clock) + 3600),
             refresh: Some("again".to_owned().into()),
-            ..Held::plain("token")
+            ..Held::plain("token", "a".to_owned())
         };
         assert!(!held.is_due(&clock));
         clock.forward(Duration::from_secs(3600 - EARLY));
@@ -417,7 +423,7 @@ mod tests {
         assert!(!held.is_due(&clock) && held.waits(&clock));
         clock.forward(RETRY);
         assert!(held.is_due(&clock));
-        assert!(!Held::plain("token").is_due(&clock));
+        assert!(!Held::plain("token", "a".to_owned()).is_due(&clock));
     }
 
     #[test]

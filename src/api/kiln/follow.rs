@@ -4,7 +4,7 @@ use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
 use axum::{
     extract::{RawQuery, State},
-    http::HeaderMap,
+    http::{Extensions, HeaderMap},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
@@ -27,6 +27,7 @@ use crate::{
         address::Path,
         lists,
         problem::{Problem, Result},
+        turns::Turn,
         v3,
     },
     orchestrate::job_span,
@@ -86,6 +87,7 @@ pub(super) async fn get(
     Path(text): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
+    extensions: Extensions,
 ) -> Result<Response> {
     let mut query = lists::pairs(query.as_deref())?;
     if let Some(last) = headers.get(LAST_EVENT).and_then(|value| value.to_str().ok()) {
@@ -99,6 +101,7 @@ pub(super) async fn get(
         ready: VecDeque::new(),
         was_live: false,
         ended: false,
+        _turn: api.streams.now(&extensions)?,
         api,
         job,
         after,
@@ -128,6 +131,7 @@ struct Following {
     /// Whether the job was seen before it ended.
     was_live: bool,
     ended: bool,
+    _turn: Turn,
 }
 
 impl Following {

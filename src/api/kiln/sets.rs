@@ -137,8 +137,9 @@ pub(super) async fn list(State(api): State<Api>, list: ListQuery<SetDetails>) ->
     list.answer(move |query| {
         let api = api.clone();
         async move {
+            let limit = api.store.fitting_sets(&query).await?;
             let more = crate::store::Query {
-                limit: query.limit.saturating_add(1),
+                limit: limit.saturating_add(1),
                 ..query.clone()
             };
             let sets = api.sets();
@@ -161,7 +162,7 @@ pub(super) async fn list(State(api): State<Api>, list: ListQuery<SetDetails>) ->
                     position,
                 });
             }
-            Ok(lists::write(shown, query.limit))
+            Ok(lists::write(shown, limit))
         }
     })
     .await

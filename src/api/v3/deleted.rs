@@ -145,7 +145,7 @@ async fn undelete_all<R: Restorable>(
     store: &(impl Collection<R> + ?Sized),
     body: &RawBody,
 ) -> Answer<StatusCode> {
-    const CHUNK: u32 = 500;
+    const CHUNK: u32 = 16;
     let DeletedUpdate {
         operation: DeletedOperation::Undelete,
     } = body.read()?;
@@ -193,9 +193,10 @@ macro_rules! deleted {
                 list.answer(move |query| {
                     let api = api.clone();
                     async move {
-                        let limit = query.limit;
+                        let store = &*api.store;
+                        let limit = Collection::<$record>::fitting(store, Side::Deleted, &query).await?;
                         let one_more = Query { limit: limit.saturating_add(1), ..query };
-                        let page = Collection::<$record>::page(&*api.store, Side::Deleted, &one_more).await;
+                        let page = Collection::<$record>::page(store, Side::Deleted, &one_more).await;
                         page.map(|records| lists::write(records, limit))
                     }
                 })

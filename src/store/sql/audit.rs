@@ -4,13 +4,17 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use kiln_records::{
     Moment,
-    audit::{AuditEntry, KnownBy, MOST_ENTRIES},
+    audit::{AuditEntry, KnownBy},
+    budget::{AUDIT_ENTRIES, AUDIT_ENTRIES_OF_CALLER, REFUSED_ENTRIES, REFUSED_ENTRIES_OF_CALLER},
 };
 use sqlx::{Executor, Row as _};
 use uuid::Uuid;
 
-use super::{Connection, Row, Statement, ThisStore};
-use crate::store::{Audit, AuditQuery, Lock, Result, StoreError};
+use super::{Connection, Row, Statement, ThisStore, budget::note_dropped};
+use crate::store::{Allowance, Audit, AuditQuery, DroppedKind, Lock, Result, StoreError};
+
+/// The entries are counted when one has a number that this divides: a count reads an index as a whole.
+const COUNT_EVERY: i64 = 512;
 
 /// The columns that [`read`] reads.
 const COLUMNS: &str = "number, at, who, known_by, identity, origin, method, path, record_id, request_id, status";
@@ -29,6 +33,9 @@ impl Audit for ThisStore {
     async fn end_audit_entry(&self, number: i64, status: u16, made: Option<Uuid>) -> Result<()> {
         let mut end = Statement::new("UPDATE audit SET status = ");
         end.push_bind(i64::from(status));
+        if (400..500).contains(&status) {
+            end.push(", refused = 1");
+        }
         if let Some(made) = made {
             end.push(", record_id = ").push_bind(made.to_string());
         }
@@ -57,7 +64,9 @@ impl Audit for ThisStore {
 fn add(db: &mut Connection, mut statement: Statement) -> BoxFuture<'_, Result<i64>> {
     Box::pin(async move {
         let number: i64 = db.fetch_one(statement.build()).await?.try_get(0)?;
-        db.execute(forget(number).build()).await?;
+        if number % COUNT_EVERY == 0 {
+            forget(db).await?;
+        }
         Ok(number)
     })
 }
@@ -65,7 +74,7 @@ fn add(db: &mut Connection, mut statement: Statement) -> BoxFuture<'_, Result<i6
 fn insert(entry: &AuditEntry) -> Statement {
     let entry = entry.clone();
     let mut add = Statement::new(
-        "INSERT INTO audit (at, who, known_by, identity, origin, method, path, record_id, request_id) VALUES (",
+        "INSERT INTO audit (at, who, known_by, identity, origin, method, path, record_id, request_id, caller) VALUES (",
     );
     let mut values = add.separated(", ");
     values.push_bind(entry.at.micros()).push_bind(entry.who);
@@ -75,15 +84,69 @@ fn insert(entry: &AuditEntry) -> Statement {
         .push_bind(entry.path)
         .push_bind(entry.record_id.map(|id| id.to_string()));
     values.push_bind(entry.request_id);
+    values.push_bind(Allowance::current().map(|allowance| allowance.caller));
     add.push(") RETURNING number");
     add
 }
 
-/// Removes what is too much once there is an entry with this number.
-pub(super) fn forget(number: i64) -> Statement {
-    let mut forget = Statement::new("DELETE FROM audit WHERE number <= ");
-    forget.push_bind(number - MOST_ENTRIES);
-    forget
+/// Removes what is too much: of each caller's entries the caller's oldest, then the oldest of all. Entries about refused
+/// requests are counted apart, so that they push out no others.
+async fn forget(db: &mut Connection) -> Result<()> {
+    let groups = db.fetch_all(counts().build()).await?;
+    for (refused, of_all, of_caller, kind) in [
+        (None, AUDIT_ENTRIES, AUDIT_ENTRIES_OF_CALLER, DroppedKind::AuditEntry),
+        (
+            Some(1),
+            REFUSED_ENTRIES,
+            REFUSED_ENTRIES_OF_CALLER,
+            DroppedKind::RefusedEntry,
+        ),
+    ] {
+        let (mut left, mut dropped) = (0, 0);
+        for group in &groups {
+            let (caller, is, count): (Option<&str>, Option<i64>, i64) =
+                (group.try_get(0)?, group.try_get(1)?, group.try_get(2)?);
+            if is != refused {
+                continue;
+            }
+            left += count;
+            if let Some(caller) = caller
+                && count > of_caller
+            {
+                let gone = db
+                    .execute(oldest(Some(caller), refused, count - of_caller).build())
+                    .await?;
+                dropped += gone.rows_affected();
+                left -= count - of_caller;
+            }
+        }
+        if left > of_all {
+            let gone = db.execute(oldest(None, refused, left - of_all).build()).await?;
+            dropped += gone.rows_affected();
+        }
+        note_dropped(db, kind, dropped).await?;
+    }
+    Ok(())
+}
+
+/// The number of entries by caller, and by whether they were refused.
+pub(super) fn counts() -> Statement {
+    Statement::new("SELECT caller, refused, count(*) FROM audit GROUP BY caller, refused")
+}
+
+/// Removes the oldest entries of a caller, or of all.
+pub(super) fn oldest(caller: Option<&str>, refused: Option<i64>, most: i64) -> Statement {
+    let mut remove = Statement::new("DELETE FROM audit WHERE number IN (SELECT number FROM audit WHERE ");
+    if let Some(caller) = caller {
+        remove.push("caller = ").push_bind(caller.to_owned()).push(" AND ");
+    }
+    remove.push(if refused.is_some() {
+        "refused = 1"
+    } else {
+        "refused IS NULL"
+    });
+    remove.push(format_args!(" ORDER BY number LIMIT {most})"));
+    remove
 }
 
 pub(super) fn remove(before: Moment, most: u32) -> Statement {

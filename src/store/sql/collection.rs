@@ -6,8 +6,9 @@ use uuid::Uuid;
 
 use super::{
     Statement, ThisStore,
+    budget::{Budget, check_size},
     objects::{bequeath, doom, forget_refs, forget_some_refs, refer},
-    page::{page, page_text},
+    page::{fitting, page, page_text},
     rows::read_stored,
     statements::{Chosen, condition, insert, push_end_of_list, select_stored, update},
 };
@@ -19,13 +20,16 @@ use crate::store::{
 #[async_trait]
 impl<R: TwoSided> Collection<R> for ThisStore {
     async fn insert(&self, record: &R, objects: &[String]) -> Result<()> {
-        let more = vec![("revision", Value::Number(Some(1)))];
+        check_size(record)?;
+        let budget = Budget::of::<R>();
+        let more = vec![("revision", Value::Number(Some(1))), budget.column()];
         let mut statement = insert(record, Some(record.side()), more);
         let id = record.id();
         let (record, objects) = (record.clone(), objects.to_owned());
         let done = self
             .write(Lock::Shared, move |db| {
                 Box::pin(async move {
+                    budget.check(db).await?;
                     let done = db.execute(statement.build()).await;
                     done.map_err(|error| conflict(error, &record))?;
                     refer::<R>(db, R::NAME, id, &objects).await
@@ -50,11 +54,16 @@ impl<R: TwoSided> Collection<R> for ThisStore {
         page(self.readers(), Some(side), query).await
     }
 
+    async fn fitting(&self, side: Side, query: &Query) -> Result<u32> {
+        fitting::<R>(self.readers(), Some(side), query).await
+    }
+
     async fn page_text(&self, query: &Query) -> Result<PageText<R>> {
         page_text(self.readers(), Some(Side::Live), query).await
     }
 
     async fn replace(&self, record: &R, revision: i64, objects: &[String]) -> Result<()> {
+        check_size(record)?;
         let mut statement = update(record, Vec::new(), revision);
         statement.push(" AND ").push(condition(record.side()));
         let (record, objects) = (record.clone(), objects.to_owned());

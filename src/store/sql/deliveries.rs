@@ -3,27 +3,32 @@
 use async_trait::async_trait;
 use kiln_records::{
     Moment,
-    webhook::{Delivery, DeliveryState, Event, MOST_DELIVERIES},
+    budget::{DELIVERIES, DELIVERIES_OF_CALLER},
+    webhook::{Delivery, DeliveryState, Event},
 };
 use sqlx::{Executor, Row as _};
 
-use super::{Row, Statement, ThisStore};
-use crate::store::{Deliveries, DeliveryQuery, Lock, Result, StoreError};
+use super::{
+    Connection, Row, Statement, ThisStore,
+    budget::{note_dropped, number},
+};
+use crate::store::{Allowance, Cause, Deliveries, DeliveryQuery, DroppedKind, Lock, Result, StoreError};
 
 /// The columns that [`read`] reads.
 const COLUMNS: &str = "number, id, receiver, event, about, body, created, state, attempts, next_try, status, error";
 
 #[async_trait]
 impl Deliveries for ThisStore {
-    async fn add_delivery(&self, delivery: &Delivery) -> Result<Option<i64>> {
-        let mut add = insert(delivery);
+    async fn add_delivery(&self, delivery: &Delivery, cause: Cause) -> Result<Option<i64>> {
+        let mut add = insert(delivery, cause);
+        let receiver = delivery.receiver.clone();
         self.write(Lock::Shared, move |db| {
             Box::pin(async move {
                 let Some(row) = db.fetch_optional(add.build()).await? else {
                     return Ok(None);
                 };
-                let number: i64 = row.try_get(0)?;
-                db.execute(forget(number).build()).await?;
+                let (number, caller): (i64, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
+                forget(db, &receiver, caller).await?;
                 Ok(Some(number))
             })
         })
@@ -92,11 +97,11 @@ impl Deliveries for ThisStore {
     }
 }
 
-fn insert(delivery: &Delivery) -> Statement {
+fn insert(delivery: &Delivery, cause: Cause) -> Statement {
     let delivery = delivery.clone();
     // Not only by the conflict: PostgreSQL would use a number up each time, and the oldest deliveries go by their numbers.
     let mut add = Statement::new(
-        "INSERT INTO deliveries (id, receiver, event, about, body, created, state, attempts, next_try) SELECT ",
+        "INSERT INTO deliveries (id, receiver, event, about, body, created, state, attempts, next_try, caller) SELECT ",
     );
     let mut values = add.separated(", ");
     values
@@ -110,19 +115,96 @@ fn insert(delivery: &Delivery) -> Statement {
         .push_bind(delivery.state.name())
         .push_bind(i64::from(delivery.attempts));
     values.push_bind(delivery.next_try.map(Moment::micros));
+    add.push(", ");
+    push_caller(&mut add, cause);
     add.push(" WHERE NOT EXISTS (SELECT 1 FROM deliveries WHERE receiver = ");
     add.push_bind(delivery.receiver)
         .push(" AND about = ")
         .push_bind(delivery.about);
-    add.push(") ON CONFLICT DO NOTHING RETURNING number");
+    add.push(") ON CONFLICT DO NOTHING RETURNING number, caller");
     add
 }
 
-/// Removes what is too much once there is a delivery with this number.
-pub(super) fn forget(number: i64) -> Statement {
-    let mut forget = Statement::new("DELETE FROM deliveries WHERE number <= ");
-    forget.push_bind(number - MOST_DELIVERIES);
-    forget
+/// Adds whose a delivery is.
+fn push_caller(add: &mut Statement, cause: Cause) {
+    match cause {
+        Cause::Job(id) => {
+            add.push("coalesce((SELECT caller FROM jobs WHERE id = ")
+                .push_bind(id.to_string());
+            add.push("), (SELECT caller FROM deleted_jobs WHERE id = ")
+                .push_bind(id.to_string());
+            add.push("))");
+        }
+        Cause::Set(id) => {
+            add.push("(SELECT caller FROM sets WHERE id = ")
+                .push_bind(id.to_string());
+            add.push(")");
+        }
+        Cause::Test => {
+            add.push("CAST(")
+                .push_bind(Allowance::current().map(|allowance| allowance.caller));
+            add.push(" AS TEXT)");
+        }
+    }
+}
+
+/// Removes what is too much for a receiver: of the waiting deliveries of this caller the oldest; then what does not wait;
+/// then the oldest of the caller that has the most. Those of other receivers stay.
+async fn forget(db: &mut Connection, receiver: &str, caller: Option<String>) -> Result<()> {
+    let mut dropped = 0;
+    if let Some(caller) = caller {
+        let mut count = Statement::new("SELECT count(*)");
+        push_waiting(&mut count, receiver, Some(&caller));
+        let excess = number(db, &mut count).await? - DELIVERIES_OF_CALLER;
+        if excess > 0 {
+            let mut remove = oldest_waiting(receiver, Some(&caller), excess);
+            dropped += db.execute(remove.build()).await?.rows_affected();
+        }
+    }
+    let mut count = Statement::new("SELECT count(*) FROM deliveries WHERE receiver = ");
+    count.push_bind(receiver.to_owned());
+    let excess = number(db, &mut count).await? - DELIVERIES;
+    if excess > 0 {
+        let done = db.execute(oldest_done(receiver, excess).build()).await?.rows_affected();
+        let excess = excess - i64::try_from(done).unwrap_or(i64::MAX);
+        if excess > 0 {
+            let mut most = Statement::new("SELECT caller");
+            push_waiting(&mut most, receiver, None);
+            most.push(" GROUP BY caller ORDER BY count(*) DESC LIMIT 1");
+            let caller: Option<String> = db.fetch_one(most.build()).await?.try_get(0)?;
+            let mut remove = oldest_waiting(receiver, caller.as_deref(), excess);
+            dropped += db.execute(remove.build()).await?.rows_affected();
+        }
+    }
+    note_dropped(db, DroppedKind::Webhook, dropped).await
+}
+
+/// Adds the condition for what waits for a receiver; of one caller, if one is given.
+fn push_waiting(statement: &mut Statement, receiver: &str, caller: Option<&str>) {
+    statement
+        .push(" FROM deliveries WHERE receiver = ")
+        .push_bind(receiver.to_owned());
+    statement.push(" AND next_try IS NOT NULL");
+    if let Some(caller) = caller {
+        statement.push(" AND caller = ").push_bind(caller.to_owned());
+    }
+}
+
+/// Removes the oldest of what waits for a receiver.
+pub(super) fn oldest_waiting(receiver: &str, caller: Option<&str>, most: i64) -> Statement {
+    let mut remove = Statement::new("DELETE FROM deliveries WHERE number IN (SELECT number");
+    push_waiting(&mut remove, receiver, caller);
+    remove.push(format_args!(" ORDER BY number LIMIT {most})"));
+    remove
+}
+
+/// Removes the oldest of what does not wait for a receiver any more.
+pub(super) fn oldest_done(receiver: &str, most: i64) -> Statement {
+    let mut remove =
+        Statement::new("DELETE FROM deliveries WHERE number IN (SELECT number FROM deliveries WHERE receiver = ");
+    remove.push_bind(receiver.to_owned());
+    remove.push(format_args!(" AND next_try IS NULL ORDER BY number LIMIT {most})"));
+    remove
 }
 
 pub(super) fn due(receiver: &str, now: Moment, limit: u32) -> Statement {

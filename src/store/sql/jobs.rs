@@ -8,15 +8,14 @@ use super::{
     page::{page, page_text},
     rows::read_stored,
     runs,
-    statements::{insert, select_stored, update},
+    statements::{select_stored, update},
 };
-use crate::store::{JobFilter, Jobs, Lock, PageText, Query, Result, StoreError, Stored, table::Value};
+use crate::store::{JobFilter, Jobs, Lock, PageText, Query, Result, StoreError, Stored};
 
 #[async_trait]
 impl Jobs for ThisStore {
     async fn insert_job(&self, job: &Job) -> Result<()> {
-        let statement = insert(job, None, vec![("revision", Value::Number(Some(1)))]);
-        self.write_one(statement).await.map(|_| ())
+        self.add(job, Vec::new()).await
     }
 
     async fn get_job(&self, id: JobId) -> Result<Option<Stored<Job>>> {

@@ -3,6 +3,7 @@
 //! text except for the few words that the parent defines.
 
 mod audit;
+mod budget;
 mod collection;
 mod conditions;
 mod deliveries;

@@ -1,5 +1,6 @@
 //! Reads lists, page by page. Touches the store's database only.
 
+use kiln_records::budget::LIST_BYTES;
 use sqlx::Row as _;
 
 use super::{
@@ -26,9 +27,10 @@ pub(super) async fn page_text<R: Document>(
     side: Option<Side>,
     query: &Query,
 ) -> Result<PageText<R>> {
-    // One more than asked for shows whether the list continues.
+    let limit = fitting::<R>(readers, side, query).await?;
+    // One more shows whether the list continues.
     let one_more = Query {
-        limit: query.limit.saturating_add(1),
+        limit: limit.saturating_add(1),
         ..query.clone()
     };
     let Some(mut statement) = finish(select_text::<R>(), side, &one_more) else {
@@ -41,7 +43,7 @@ pub(super) async fn page_text<R: Document>(
         return Ok(PageText::default());
     };
     let mut count = positions.split(',').count();
-    let more = count > query.limit as usize;
+    let more = count > limit as usize;
     if more && let (Some((rest, _)), Some(end)) = (positions.rsplit_once(','), text.rfind(SEPARATOR)) {
         positions = rest;
         text.truncate(end);
@@ -56,6 +58,24 @@ pub(super) async fn page_text<R: Document>(
         more,
         text,
     })
+}
+
+/// How many of the records that the query asks for are no larger than a piece of a list together; one at least. Only their
+/// sizes are read.
+pub(super) async fn fitting<R: Document>(readers: &Readers, side: Option<Side>, query: &Query) -> Result<u32> {
+    let sizes = Statement::new(format!("SELECT CAST(octet_length(record) AS BIGINT) FROM {}", R::NAME));
+    let Some(mut sizes) = finish(sizes, side, query) else {
+        return Ok(query.limit);
+    };
+    let (mut bytes, mut count) = (0, 0);
+    for row in &readers.fetch_all(sizes.build()).await? {
+        bytes += row.try_get::<i64, _>(0)?.unsigned_abs();
+        if bytes > LIST_BYTES as u64 {
+            return Ok(count.max(1));
+        }
+        count += 1;
+    }
+    Ok(query.limit)
 }
 
 /// Separates two documents. No document contains a line break: JSON escapes them.

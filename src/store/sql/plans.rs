@@ -124,7 +124,10 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
     for (what, query) in audit_queries() {
         add(&format!("audit entries {what}"), &audit::listed(&query), true);
     }
-    add("forget audit entries", &audit::forget(2), false);
+    add("count audit entries", &audit::counts(), true);
+    for (caller, refused) in [(Some("a"), None), (Some("a"), Some(1)), (None, Some(1))] {
+        add("forget audit entries", &audit::oldest(caller, refused, 2), true);
+    }
     add(
         "remove audit entries",
         &audit::remove(Moment::from_micros(1), 10),
@@ -138,7 +141,12 @@ pub(in crate::store) fn all(image: &Image, job: &Job) -> Vec<Planned> {
         &deliveries::due("r", Moment::from_micros(1), 10),
         true,
     );
-    add("forget deliveries", &deliveries::forget(2), false);
+    add(
+        "forget deliveries that wait",
+        &deliveries::oldest_waiting("r", Some("a"), 2),
+        false,
+    );
+    add("forget deliveries", &deliveries::oldest_done("r", 2), false);
     for after in [
         None,
         Some(After {

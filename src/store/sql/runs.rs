@@ -5,12 +5,7 @@ use kiln_records::{Job, JobId, Run};
 use sqlx::{Executor, Row as _};
 use uuid::Uuid;
 
-use super::{
-    Row, Statement, ThisStore,
-    conditions::Conditions,
-    rows::damaged,
-    statements::{insert, update},
-};
+use super::{Row, Statement, ThisStore, conditions::Conditions, rows::damaged, statements::update};
 use crate::store::{JobFilter, Lock, OpenRuns, Result, Runs, StoreError, StoredRun, table::Value};
 
 /// The columns that [`read`] reads.
@@ -20,9 +15,8 @@ pub(super) const COLUMNS: &str = "record, run, revision, position";
 impl Runs for ThisStore {
     async fn insert_run(&self, job: &Job, run: &Run) -> Result<()> {
         let mut more = columns(run)?;
-        more.push(("revision", Value::Number(Some(1))));
         more.push(("artifact", Value::id(job.artifact_id)));
-        self.write_one(insert(job, None, more)).await.map(|_| ())
+        self.add(job, more).await
     }
 
     async fn get_run(&self, id: JobId) -> Result<Option<StoredRun>> {
@@ -113,7 +107,7 @@ pub(super) async fn delete(store: &ThisStore, lock: Lock, id: Option<JobId>, fil
         conditions.and("id = ").push_bind(id.to_string());
     }
     conditions.and_job(filter);
-    delete.push(" RETURNING id, revision, position, record, run");
+    delete.push(" RETURNING id, revision, position, record, run, caller");
     store
         .write_from_reserve(lock, move |db| {
             Box::pin(async move {
@@ -134,19 +128,22 @@ const ROWS_AT_ONCE: usize = 1000;
 
 /// Records the cleanup of deleted rows, if any is needed.
 fn keep(rows: &[Row]) -> Result<Option<Statement>> {
-    let mut kept: Vec<(&str, i64, i64, &str, &str)> = Vec::new();
+    let mut kept = Vec::new();
     for row in rows {
         if let Some(run) = row.try_get::<Option<&str>, _>(4)? {
-            kept.push((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?, run));
+            let (id, revision, position): (&str, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let (record, caller): (&str, Option<&str>) = (row.try_get(3)?, row.try_get(5)?);
+            kept.push((id, revision, position, record, run, caller));
         }
     }
     if kept.is_empty() {
         return Ok(None);
     }
-    let mut statement = Statement::new("INSERT INTO deleted_jobs (id, revision, position, record, run) ");
-    statement.push_values(kept, |mut row, (id, revision, position, record, run)| {
+    let mut statement = Statement::new("INSERT INTO deleted_jobs (id, revision, position, record, run, caller) ");
+    statement.push_values(kept, |mut row, (id, revision, position, record, run, caller)| {
         row.push_bind(id.to_owned()).push_bind(revision).push_bind(position);
         row.push_bind(record.to_owned()).push_bind(run.to_owned());
+        row.push_bind(caller.map(str::to_owned));
     });
     Ok(Some(statement))
 }

@@ -9,11 +9,12 @@ use sqlx::{Executor, Row as _};
 
 use super::{
     Row, Statement, ThisStore,
+    budget::check_size,
     page::page_text,
     rows::read_stored,
-    statements::{insert, select_stored, update},
+    statements::{select_stored, update},
 };
-use crate::store::{Lock, PageText, Query, Result, Schedules, StoreError, Stored, table::Value};
+use crate::store::{Lock, PageText, Query, Result, Schedules, StoreError, Stored};
 
 /// The settled ticks kept for each schedule, in addition to open ones.
 const KEPT_TICKS: u32 = 1_000;
@@ -21,8 +22,8 @@ const KEPT_TICKS: u32 = 1_000;
 #[async_trait]
 impl Schedules for ThisStore {
     async fn insert_schedule(&self, schedule: &Schedule) -> Result<()> {
-        let statement = insert(schedule, None, vec![("revision", Value::Number(Some(1)))]);
-        self.write_one(statement).await.map(|_| ())
+        check_size(schedule)?;
+        self.add(schedule, Vec::new()).await
     }
 
     async fn get_schedule(&self, id: ScheduleId) -> Result<Option<Stored<Schedule>>> {
@@ -37,6 +38,7 @@ impl Schedules for ThisStore {
     }
 
     async fn replace_schedule(&self, schedule: &Schedule, revision: i64, ticks: &[Tick]) -> Result<()> {
+        check_size(schedule)?;
         let mut replace = update(schedule, Vec::new(), revision);
         let ticks = ticks.iter().map(insert_tick).collect::<Result<Vec<_>>>()?;
         let mut prune = prune(schedule.id);

@@ -3,23 +3,23 @@
 use async_trait::async_trait;
 use kiln_records::{
     ImageSet, Moment, SetId,
+    budget::PROMOTIONS,
     set::promotion::{Promotion, SetChange},
 };
 use sqlx::{Executor, Row as _};
 
 use super::{
-    Row, Statement, ThisStore,
-    page::page,
+    Connection, Row, Statement, ThisStore,
+    page::{fitting, page},
     rows::read_stored,
-    statements::{insert, select_stored, update},
+    statements::{select_stored, update},
 };
-use crate::store::{Channels, Lock, Query, Result, SetDeleted, Sets, StoreError, Stored, table::Value};
+use crate::store::{Channels, Lock, Query, Result, SetDeleted, Sets, StoreError, Stored};
 
 #[async_trait]
 impl Sets for ThisStore {
     async fn insert_set(&self, set: &ImageSet) -> Result<()> {
-        let statement = insert(set, None, vec![("revision", Value::Number(Some(1)))]);
-        self.write_one(statement).await.map(|_| ())
+        self.add(set, Vec::new()).await
     }
 
     async fn get_set(&self, id: SetId) -> Result<Option<Stored<ImageSet>>> {
@@ -34,6 +34,10 @@ impl Sets for ThisStore {
 
     async fn page_sets(&self, query: &Query) -> Result<Vec<Stored<ImageSet>>> {
         page(self.readers(), None, query).await
+    }
+
+    async fn fitting_sets(&self, query: &Query) -> Result<u32> {
+        fitting::<ImageSet>(self.readers(), None, query).await
     }
 
     async fn complete_sets(&self, name: &str, before: Option<i64>, limit: u32) -> Result<Vec<Stored<ImageSet>>> {
@@ -63,7 +67,7 @@ impl Sets for ThisStore {
                 let Some(change) = change else { return Ok(()) };
                 for row in db.fetch_all(channels.build()).await? {
                     let next = read_promotion(&row)?.of_set(&change);
-                    db.execute(add_promotion(&next)?.build()).await?;
+                    add_promotion(db, &next).await?;
                 }
                 Ok(())
             })
@@ -94,7 +98,7 @@ impl Sets for ThisStore {
 #[async_trait]
 impl Channels for ThisStore {
     async fn promote(&self, promotion: &Promotion) -> Result<()> {
-        let mut add = add_promotion(promotion)?;
+        let promotion = promotion.clone();
         let set = promotion.set_id.map(|id| {
             let mut set = Statement::new("SELECT id FROM sets WHERE id = ");
             set.push_bind(id.to_string());
@@ -108,8 +112,7 @@ impl Channels for ThisStore {
                 {
                     return Err(StoreError::Stale);
                 }
-                db.execute(add.build()).await?;
-                Ok(())
+                add_promotion(db, &promotion).await
             })
         });
         match done.await {
@@ -219,14 +222,21 @@ fn of_channel(name: &str, channel: &str) -> Statement {
     statement
 }
 
-fn add_promotion(promotion: &Promotion) -> Result<Statement> {
+/// Adds a change to the history of a channel, of which only the latest changes are kept.
+async fn add_promotion(db: &mut Connection, promotion: &Promotion) -> Result<()> {
     let mut add = Statement::new("INSERT INTO promotions (name, channel, number, set_id, record) VALUES (");
     add.push_bind(promotion.name.clone()).push(", ");
     add.push_bind(promotion.channel.clone()).push(", ");
     add.push_bind(i64::from(promotion.number)).push(", ");
     add.push_bind(promotion.set_id.map(|id| id.to_string())).push(", ");
     add.push_bind(document(promotion)?).push(")");
-    Ok(add)
+    db.execute(add.build()).await?;
+    let mut forget = Statement::new("DELETE FROM promotions WHERE name = ");
+    forget.push_bind(promotion.name.clone()).push(" AND channel = ");
+    forget.push_bind(promotion.channel.clone()).push(" AND number <= ");
+    forget.push_bind(i64::from(promotion.number.saturating_sub(PROMOTIONS)));
+    db.execute(forget.build()).await?;
+    Ok(())
 }
 
 fn document(promotion: &Promotion) -> Result<String> {

@@ -1,0 +1,54 @@
+//! What a store says of things that were dropped before their promised age, because there were too many.
+
+use async_trait::async_trait;
+use kiln_records::Moment;
+
+use super::Result;
+
+/// The budgets of what the store keeps.
+#[async_trait]
+pub trait Budgets: Send + Sync {
+    /// What was dropped so far, by any server.
+    async fn dropped(&self) -> Result<Vec<Dropped>>;
+}
+
+/// Things of a kind that were dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dropped {
+    /// Their kind.
+    pub kind: DroppedKind,
+    /// Their number.
+    pub number: u64,
+    /// When the last of them was dropped.
+    pub last: Moment,
+}
+
+/// A kind of things that can be dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DroppedKind {
+    /// An entry of the audit log about a request that was not refused.
+    AuditEntry,
+    /// An entry about a request that was refused.
+    RefusedEntry,
+    /// A webhook that waited for its receiver.
+    Webhook,
+}
+
+impl DroppedKind {
+    /// Each kind.
+    pub const ALL: [Self; 3] = [Self::AuditEntry, Self::RefusedEntry, Self::Webhook];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AuditEntry => "audit_entry",
+            Self::RefusedEntry => "refused_audit_entry",
+            Self::Webhook => "webhook",
+        }
+    }
+
+    /// The one with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}

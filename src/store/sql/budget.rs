@@ -1,0 +1,134 @@
+//! Keeps what callers add within their budgets, and notes what had to go. Touches the store's database only.
+
+use async_trait::async_trait;
+use kiln_records::{Moment, budget::RECORD_BYTES};
+use sqlx::{Executor, Row as _};
+
+use super::{Connection, Statement, ThisStore, statements::insert};
+use crate::{
+    metrics,
+    store::{
+        Allowance, Budgets, Dropped, DroppedKind, Lock, Result, StoreError,
+        table::{Document, Table, Value},
+    },
+};
+
+/// What the caller may still add to a table.
+pub(super) struct Budget {
+    table: &'static str,
+    allowance: Option<Allowance>,
+}
+
+impl Budget {
+    /// That of the caller on whose behalf this task works.
+    pub(super) fn of<T: Table>() -> Self {
+        Self {
+            table: T::NAME,
+            allowance: Allowance::current(),
+        }
+    }
+
+    /// The column that says whose a row is.
+    pub(super) fn column(&self) -> (&'static str, Value) {
+        let caller = self.allowance.as_ref().map(|allowance| allowance.caller.clone());
+        ("caller", Value::Text(caller))
+    }
+
+    /// Whether there is room for one more row.
+    pub(super) async fn check(&self, db: &mut Connection) -> Result<()> {
+        let Some(allowance) = &self.allowance else {
+            return Ok(());
+        };
+        let mut own = Statement::new(format!("SELECT count(*) FROM {} WHERE caller = ", self.table));
+        own.push_bind(allowance.caller.clone());
+        let all = Statement::new(format!("SELECT count(*) FROM {}", self.table));
+        for (mut count, most, is_own) in [(own, allowance.of_caller, true), (all, allowance.of_all, false)] {
+            if most > 0 && number(db, &mut count).await? >= i64::from(most) {
+                return Err(StoreError::TooMany {
+                    kind: self.table,
+                    most,
+                    is_own,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks the size of a record that a caller makes or changes. What others have made so large earlier, Kiln itself can
+/// still change.
+pub(super) fn check_size(record: &impl Document) -> Result<()> {
+    let Value::Text(Some(text)) = Value::document(record) else {
+        return Ok(());
+    };
+    if Allowance::current().is_some() && text.len() > RECORD_BYTES {
+        return Err(StoreError::TooLarge { bytes: text.len() });
+    }
+    Ok(())
+}
+
+impl ThisStore {
+    /// Adds a row at the end of a list without sides, within the caller's budget.
+    pub(super) async fn add<T: Table>(&self, record: &T, mut more: Vec<(&'static str, Value)>) -> Result<()> {
+        let budget = Budget::of::<T>();
+        more.push(("revision", Value::Number(Some(1))));
+        more.push(budget.column());
+        let mut add = insert(record, None, more);
+        self.write(Lock::Shared, move |db| {
+            Box::pin(async move {
+                budget.check(db).await?;
+                db.execute(add.build()).await?;
+                Ok(())
+            })
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Budgets for ThisStore {
+    async fn dropped(&self) -> Result<Vec<Dropped>> {
+        let mut select = Statement::new("SELECT kind, number, last FROM dropped ORDER BY kind");
+        let rows = self.readers().fetch_all(select.build()).await?;
+        let mut dropped = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (kind, number): (&str, i64) = (row.try_get(0)?, row.try_get(1)?);
+            // A kind of a later version is that version's to tell.
+            if let Some(kind) = DroppedKind::named(kind) {
+                dropped.push(Dropped {
+                    kind,
+                    number: number.unsigned_abs(),
+                    last: Moment::from_micros(row.try_get(2)?),
+                });
+            }
+        }
+        Ok(dropped)
+    }
+}
+
+/// The number that a statement selects.
+pub(super) async fn number(db: &mut Connection, select: &mut Statement) -> Result<i64> {
+    Ok(db.fetch_one(select.build()).await?.try_get(0)?)
+}
+
+/// Notes what was dropped before its promised age: in the records, in the log, and in the metrics.
+pub(super) async fn note_dropped(db: &mut Connection, kind: DroppedKind, number: u64) -> Result<()> {
+    if number == 0 {
+        return Ok(());
+    }
+    let mut note = Statement::new("INSERT INTO dropped (kind, number, last) VALUES (");
+    let mut values = note.separated(", ");
+    values
+        .push_bind(kind.name())
+        .push_bind(i64::try_from(number).unwrap_or(i64::MAX))
+        .push_bind(Moment::now().micros());
+    note.push(") ON CONFLICT (kind) DO UPDATE SET number = dropped.number + excluded.number, last = excluded.last");
+    db.execute(note.build()).await?;
+    tracing::warn!(
+        kind = kind.name(),
+        number,
+        "something was dropped before its promised age: there was too much of it (docs/security.md#budgets)"
+    );
+    metrics::dropped(kind.name(), number);
+    Ok(())
+}

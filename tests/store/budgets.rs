@@ -1,0 +1,185 @@
+//! One caller pushes out nothing that is another's, and has no more than its part.
+
+use kiln::store::{Allowance, AuditQuery, Cause, DeliveryQuery, DroppedKind, SharedStore, StoreError};
+use kiln_records::{
+    Moment,
+    audit::{AuditEntry, KnownBy},
+    webhook::{Delivery, Event},
+};
+
+use crate::store::place::{self, Place};
+
+on_both!(
+    refused_requests_push_out_no_entry_of_what_was_done,
+    webhooks_of_one_caller_push_out_no_others,
+    a_caller_adds_no_more_than_it_may,
+);
+
+fn allowance(caller: &str, of_caller: u32, of_all: u32) -> Allowance {
+    Allowance {
+        caller: caller.to_owned(),
+        of_caller,
+        of_all,
+    }
+}
+
+async fn noted(store: &SharedStore, caller: &str, status: u16) {
+    let entry = AuditEntry {
+        number: 0,
+        at: Moment::from_micros(1),
+        who: caller.to_owned(),
+        known_by: KnownBy::Token,
+        identity: None,
+        from: None,
+        method: "POST".to_owned(),
+        path: "/v3/images".to_owned(),
+        record_id: None,
+        request_id: None,
+        status: None,
+    };
+    let adding = store.add_audit_entry(&entry, false);
+    let number = allowance(caller, 0, 0).scope(adding).await.unwrap();
+    store.end_audit_entry(number, status, None).await.unwrap();
+}
+
+async fn refused_requests_push_out_no_entry_of_what_was_done(place: &Place) {
+    let store = place.open().await;
+    noted(&store, "noisy", 200).await;
+    noted(&store, "other", 404).await;
+    noted(&store, "other", 201).await;
+    place
+        .execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 11260) \
+             INSERT INTO audit (at, who, known_by, method, path, status, refused, caller) \
+             SELECT 2, 'noisy', 'token', 'DELETE', '/', 404, 1, 'noisy' FROM n",
+        )
+        .await;
+    // With this one, whose number is 11264, they are counted.
+    noted(&store, "third", 200).await;
+    let of = async |who: &str| {
+        let query = AuditQuery {
+            who: Some(who.to_owned()),
+            limit: 100_000,
+            ..AuditQuery::default()
+        };
+        let entries = store.audit_entries(&query).await.unwrap();
+        entries.iter().filter_map(|entry| entry.status).collect::<Vec<_>>()
+    };
+    assert_eq!(of("other").await, [201, 404]);
+    assert_eq!(of("third").await, [200]);
+    let noisy = of("noisy").await;
+    assert_eq!((noisy.len(), noisy.last()), (10_001, Some(&200)));
+    let dropped = store.dropped().await.unwrap();
+    let dropped: Vec<_> = dropped.iter().map(|one| (one.kind, one.number)).collect();
+    assert_eq!(dropped, [(DroppedKind::RefusedEntry, 1260)]);
+}
+
+async fn webhooks_of_one_caller_push_out_no_others(place: &Place) {
+    let store = place.open().await;
+    let tell = async |caller: &str, receiver: &str| {
+        let job = place::job("j");
+        let making = store.insert_job(&job);
+        allowance(caller, 0, 0).scope(making).await.unwrap();
+        let about = format!("job {}", job.id);
+        let now = Moment::from_micros(1);
+        let delivery = Delivery::new(receiver.to_owned(), Event::JobFailed, about, "{}".to_owned(), now);
+        store
+            .add_delivery(&delivery, Cause::Job(job.id))
+            .await
+            .unwrap()
+            .unwrap()
+    };
+    let kept = [tell("other", "away").await, tell("noisy", "elsewhere").await];
+    let first = tell("noisy", "away").await;
+    place
+        .execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 19998) \
+             INSERT INTO deliveries (id, receiver, event, about, body, created, state, attempts, next_try, caller) \
+             SELECT '00000000-0000-4000-8000-000000000000', 'away', 'job.failed', 'job ' || CAST(i AS TEXT), '{}', 1, \
+             CASE WHEN i <= 4999 THEN 'waiting' ELSE 'delivered' END, 0, CASE WHEN i <= 4999 THEN 1 ELSE NULL END, \
+             'noisy' FROM n",
+        )
+        .await;
+    let last = tell("noisy", "away").await;
+    let there = async |receiver: &str| {
+        let query = DeliveryQuery {
+            receiver: Some(receiver.to_owned()),
+            limit: 100_000,
+            ..DeliveryQuery::default()
+        };
+        let found = store.deliveries(&query).await.unwrap();
+        found.iter().map(|one| one.number).collect::<Vec<_>>()
+    };
+    let away = there("away").await;
+    assert_eq!(away.len(), 20_000);
+    assert!(away.contains(&kept[0]) && !away.contains(&first) && away.contains(&last));
+    assert_eq!(there("elsewhere").await, [kept[1]]);
+    let dropped = store.dropped().await.unwrap();
+    assert_eq!((dropped[0].kind, dropped[0].number), (DroppedKind::Webhook, 1));
+    // What does not wait any more goes first.
+    tell("third", "away").await;
+    let away = there("away").await;
+    assert_eq!(away.len(), 20_000);
+    assert!(away.contains(&kept[0]));
+    assert_eq!(store.dropped().await.unwrap()[0].number, 1);
+}
+
+async fn a_caller_adds_no_more_than_it_may(place: &Place) {
+    let store = place.open().await;
+    let add = async |caller: &str, of_caller, of_all| {
+        let image = place::image("i");
+        let adding = place::images(&store).insert(&image, &[]);
+        allowance(caller, of_caller, of_all).scope(adding).await.map(|()| image)
+    };
+    add("a", 2, 0).await.unwrap();
+    let second = add("a", 2, 0).await.unwrap();
+    let refused = add("a", 2, 0).await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            StoreError::TooMany {
+                most: 2,
+                is_own: true,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    assert_eq!(
+        refused.to_string(),
+        "there are as many images as one caller may have made: 2 ([limits] records_of_caller); delete some, or have the \
+         site allow more"
+    );
+    add("b", 2, 0).await.unwrap();
+    let refused = add("b", 2, 3).await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            StoreError::TooMany {
+                most: 3,
+                is_own: false,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    // Kiln itself adds what jobs have made.
+    place::images(&store).insert(&place::image("i"), &[]).await.unwrap();
+    // What was deleted counts until it is gone for good.
+    place::images(&store)
+        .delete(Some(second.id), Moment::now())
+        .await
+        .unwrap();
+    assert!(add("a", 2, 0).await.is_err());
+    place::images(&store)
+        .purge(kiln::store::Side::Deleted, Some(second.id), true)
+        .await
+        .unwrap();
+    add("a", 2, 0).await.unwrap();
+    // Nor is one of them too large.
+    let mut large = place::image("i");
+    large.metadata.insert("k".to_owned(), "v".repeat(64 << 10));
+    let adding = place::images(&store).insert(&large, &[]);
+    let refused = allowance("b", 0, 0).scope(adding).await.unwrap_err();
+    assert!(matches!(refused, StoreError::TooLarge { .. }), "{refused}");
+}
