@@ -389,7 +389,7 @@ async fn unfinished_bodies_take_memory_within_a_budget() {
     let mut held = Vec::new();
     for _ in 0..400 {
         let mut stream = server.connect();
-        let request = "POST /v3/images HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1048576\r\n\r\n";
+        let request = "PUT /kiln/v1/images/i/manifest HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1048576\r\n\r\n";
         // Beyond the budget the server listens no more.
         let _ = stream
             .write_all(request.as_bytes())

@@ -32,7 +32,7 @@ async fn a_log_is_read_page_by_page() {
     }
     assert_eq!(seen, (0..25).collect::<Vec<_>>());
     let line = json!({
-        "seq": 24, "time": "2023-11-14T22:13:20", "step": "build", "stream": "stdout", "text": "line 24",
+        "seq": 24, "time": "2023-11-14T22:13:20+00:00", "step": "build", "stream": "stdout", "text": "line 24",
     });
     let last = api.read(&format!("{}?after=23", job.path())).await;
     assert_eq!(

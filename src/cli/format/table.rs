@@ -81,7 +81,7 @@ fn flatten(path: &str, data: &Data, rows: &mut Vec<Vec<String>>) {
 fn is_time(member: &str) -> bool {
     matches!(
         member,
-        "at" | "created" | "deleted" | "due" | "last_run" | "next_run" | "next_try"
+        "at" | "created" | "deleted" | "due" | "last_run" | "next_run" | "next_try" | "time"
     )
 }
 
