@@ -72,7 +72,7 @@ fn every_mistake_is_told() {
         hint: listen: The address to listen on, or a list of addresses. Addresses other than loopback require authentication and TLS.
         error: DATA/kiln.toml:5: `body_bytes`: `much` is not a size such as 512KiB, 1MiB or 2GiB
 
-        hint: body_bytes: The maximum size of a JSON body.
+        hint: body_bytes: The maximum size of a JSON body whose contents are kept in S3. Any other has 64 KiB at most.
         error: DATA/kiln.toml:7: `mode`: unknown variant `of`, expected `auto` or `required`
 
         hint: mode: `required`: every request needs a token. `auto`: the same if `[oidc]` is present; otherwise no token is needed, and the server starts on loopback addresses only.

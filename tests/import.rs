@@ -128,11 +128,11 @@ async fn old_installations_are_understood() {
     assert_eq!(recipe.template_dictionary.as_deref(), Some(&[][..]));
     assert!(!recipe.require_dkms);
     assert_eq!(recipe.link.as_ref().unwrap().etag, "");
-    assert_eq!(recipe.created.to_string(), "2020-06-01T10:00:00.500000");
+    assert_eq!(recipe.created.to_string(), "2020-06-01T10:00:00.500000+00:00");
     let image = &records.images[0];
     assert_eq!(
         (image.arch, image.created.to_string().as_str()),
-        (Arch::X86_64, "2020-06-01T10:00:00")
+        (Arch::X86_64, "2020-06-01T10:00:00+00:00")
     );
     assert!(image.metadata.is_empty());
     let job = &records.jobs[0];

@@ -139,8 +139,7 @@ settings! {
     /// Limits on the requests of one caller.
     ["limits"]
     pub struct LimitSettings {
-        /// The maximum size of a JSON body with contents that are kept in S3: the changes of a customize job, a manifest,
-        /// the result of a boot check. Any other body, and any record, has 64 KiB at most.
+        /// The maximum size of a JSON body whose contents are kept in S3. Any other has 64 KiB at most.
         body_bytes: Size = Size(1 << 20);
         /// The maximum size of a file uploaded through the API: a recipe archive or an artifact of an image.
         upload_bytes: Size = Size(20 << 30);

@@ -293,7 +293,7 @@ async fn changes_pauses_and_resumes() {
     let resumed = api.send("POST", &format!("{path}/resume"), None).await.is(200).json();
     assert_eq!(resumed["paused"], false);
     assert!(
-        resumed["next_run"].as_str().unwrap().ends_with("T02:00:00"),
+        resumed["next_run"].as_str().unwrap().ends_with("T02:00:00+00:00"),
         "{resumed}"
     );
     api.delete(&path).await.done();

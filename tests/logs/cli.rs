@@ -59,7 +59,7 @@ async fn a_log_is_shown() {
     let rest = run_beside(server.base(), &format!("ims jobs logs {beginning} --after 2342")).await;
     assert_eq!(rest.ok().stdout, numbered(2343..2345));
     let dated = run_beside(server.base(), &format!("jobs logs {id} --after 2343 --timestamps")).await;
-    assert_eq!(dated.ok().stdout, "2023-11-14T22:13:20 line 2344\n");
+    assert_eq!(dated.ok().stdout, "2023-11-14T22:13:20+00:00 line 2344\n");
     // Output that does not go to a terminal is left unchanged.
     job.says(&["\u{1b}[31mred\u{1b}[0m"]).await;
     let raw = run_beside(server.base(), &format!("jobs logs {id} --after 2344")).await;
