@@ -23,9 +23,11 @@ const SOURCE: &str = r"((https?|ftp|obs|obsrepositories|dir|file|this):|/)[!-+\-
 const TYPE: &str = "(apk|apt-deb|apt-rpm|deb-dir|mirrors|rpm-md)";
 const REST: &str = r"(,[A-Za-z0-9_.-]*(,(-?[0-9]{1,9})?(,(true|false)?(,(true|false)?(,(\{((https?|file):[!-+\--:<-z]*;?)*\})?(,[ -+\--~]*(,[ -+\--~]*(,(true|false)?(,(baseurl|metalink|mirrorlist)?)?)?)?)?)?)?)?)?)?)?";
 
-/// Without the most letters: made-up clients find no text that is that long for patterns like these.
-fn line(begin: &str) -> RefOr<Schema> {
-    string().pattern(Some(format!("^{begin}{REST}$"))).into()
+/// Without the most letters: made-up clients find no text that is that long for patterns like these. With the fewest: without, they
+/// take the empty text for one that fits.
+fn line(begin: &str, fewest: usize) -> RefOr<Schema> {
+    let pattern = format!("^{begin}{REST}$");
+    string().min_length(Some(fewest)).pattern(Some(pattern)).into()
 }
 
 impl Field for AddedRepo {
@@ -36,7 +38,7 @@ impl Field for AddedRepo {
     }
 
     fn schema() -> RefOr<Schema> {
-        line(&format!("{SOURCE},{TYPE}"))
+        line(&format!("{SOURCE},{TYPE}"), "/,apk".len())
     }
 }
 
@@ -48,7 +50,7 @@ impl Field for SetRepo {
     }
 
     fn schema() -> RefOr<Schema> {
-        line(&format!("({SOURCE})?(,{TYPE}?)?"))
+        line(&format!("({SOURCE})?(,{TYPE}?)?"), 0)
     }
 }
 
