@@ -6,11 +6,10 @@ use std::{
     collections::BTreeSet,
     ffi::OsString,
     io::{self, Seek},
-    os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
 };
 
-use kiln_inside::room::remove_tree;
+use kiln_inside::room::{mounted_below, remove_tree};
 use kiln_records::{Code, Failure, protocol::JobDescription};
 use tokio::process::Command;
 
@@ -40,15 +39,9 @@ pub(super) fn others(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut others: BTreeSet<PathBuf> = ["image", layout::MOUNT.trim_start_matches('/')]
         .map(PathBuf::from)
         .into();
-    let mounts = fs_err::read("/proc/self/mountinfo")?;
-    for line in mounts.split(|byte| *byte == b'\n') {
-        let point = line.split(|byte| *byte == b' ').nth(4).map(unescaped);
-        if let Some(below) = point.as_deref().and_then(|point| point.strip_prefix(root).ok())
-            && !below.as_os_str().is_empty()
-        {
-            others.insert(below.to_owned());
-        }
-    }
+    let mounts = mounted_below(root)?;
+    let within = mounts.iter().filter_map(|point| point.strip_prefix(root).ok());
+    others.extend(within.filter(|below| !below.as_os_str().is_empty()).map(Path::to_owned));
     let copies = OF_SANDBOX
         .iter()
         .flat_map(|file| [".kiwi", ".sha"].map(|end| PathBuf::from(format!("{file}{end}"))));
@@ -70,24 +63,6 @@ pub(super) fn changed_copy(root: &Path, sandbox: &Path) -> io::Result<Option<&'s
         !is_gone && (own.is_none() || root.content(&copy, LARGEST_OF_SANDBOX) != own)
     };
     Ok(OF_SANDBOX.into_iter().find(is_changed))
-}
-
-/// A path of mountinfo, where spaces and the like are octal numbers (proc_pid_mountinfo(5)).
-fn unescaped(text: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, more)) = rest.split_first() {
-        let number = more.get(..3).filter(|_| *first == b'\\');
-        let number = number.and_then(|digits| std::str::from_utf8(digits).ok());
-        if let Some(byte) = number.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            bytes.push(byte);
-            rest = &more[3..];
-        } else {
-            bytes.push(*first);
-            rest = more;
-        }
-    }
-    OsString::from_vec(bytes).into()
 }
 
 /// Removes all of a root but these `others` and what they lie in.
@@ -213,17 +188,6 @@ mod tests {
         }
         fs_err::write(path("other"), "no squashfs").unwrap();
         assert!(second(&path("other")).is_err());
-    }
-
-    #[test]
-    fn paths_of_mounts_are_read() {
-        for (text, path) in [
-            ("/scratch/root/proc", "/scratch/root/proc"),
-            (r"/a\040b\134c", r"/a b\c"),
-            (r"/end\04", r"/end\04"),
-        ] {
-            assert_eq!(unescaped(text.as_bytes()), Path::new(path));
-        }
     }
 
     #[test]

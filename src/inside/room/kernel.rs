@@ -4,12 +4,19 @@
 use std::path::Path;
 
 use kiln_records::{Code, Failure};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::{
+    errno::Errno,
+    mount::{MntFlags, MsFlags, mount, umount2},
+};
+
+use super::read_only::make_read_only;
 
 /// The operations for setting up a sandbox. All paths are absolute.
 pub trait Kernel {
     /// `mount(2)`.
     fn mount(&mut self, source: &str, target: &Path, kind: &str, flags: MsFlags, data: &str) -> Result<(), Failure>;
+    /// Makes a mount and all mounts below it read-only, without devices and programs with the rights of their owners.
+    fn read_only(&mut self, tree: &Path) -> Result<(), Failure>;
     /// Makes a directory and its parents.
     fn mkdir(&mut self, path: &Path) -> Result<(), Failure>;
     /// Makes a file with this content, replacing an existing one.
@@ -34,12 +41,22 @@ impl Kernel for Linux {
                 format!("cannot mount {what} on {}: {errno}", target.display()),
             )
             .hint(match kind {
+                "" if errno == Errno::EINVAL => {
+                    "a user namespace shows no directory without what the host has mounted below it; see /proc/self/mountinfo"
+                }
                 "proc" => {
                     "this happens inside containers that mask parts of /proc; run Kiln on the host or unmask /proc"
                 }
                 "overlay" => "overlay inside user namespaces needs Linux 5.11 or newer",
                 _ => "a security module may forbid mounts in user namespaces; see the kernel log",
             })
+        })
+    }
+
+    fn read_only(&mut self, tree: &Path) -> Result<(), Failure> {
+        make_read_only(tree).map_err(|error| {
+            let what = format!("cannot make {} read-only: {error}", tree.display());
+            Failure::new(Code::SandboxMount, what)
         })
     }
 

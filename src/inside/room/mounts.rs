@@ -211,6 +211,10 @@ mod tests {
                 .push(format!("mount {kind} {source} {} {flags:?} {data}", target.display()));
             Ok(())
         }
+        fn read_only(&mut self, tree: &Path) -> Result<(), Failure> {
+            self.0.push(format!("read-only {}", tree.display()));
+            Ok(())
+        }
         fn mkdir(&mut self, path: &Path) -> Result<(), Failure> {
             self.0.push(format!("mkdir {}", path.display()));
             Ok(())
@@ -254,6 +258,9 @@ mod tests {
                 } else {
                     Ok(())
                 }
+            }
+            fn read_only(&mut self, _: &Path) -> Result<(), Failure> {
+                Ok(())
             }
             fn mkdir(&mut self, _: &Path) -> Result<(), Failure> {
                 Ok(())

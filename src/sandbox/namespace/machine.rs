@@ -163,15 +163,15 @@ pub(super) fn furnish(os: &mut dyn Kernel, sources: &Sources, resolv_conf: &str)
     let root = Path::new(STAGE).join("root");
     let inside = |path: &str| root.join(path.trim_start_matches('/'));
     let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | safe;
     let bind = |os: &mut dyn Kernel, from: &str, to: &str, is_dir: bool| -> Result<(), Failure> {
         if is_dir {
             os.mkdir(&inside(to))?;
         } else {
             os.write(&inside(to), "")?;
         }
-        os.mount(from, &inside(to), "", MsFlags::MS_BIND, "")?;
-        os.mount("", &inside(to), "", read_only, "")
+        // The kernel shows a user namespace no directory without what its host has mounted below it.
+        os.mount(from, &inside(to), "", MsFlags::MS_BIND | MsFlags::MS_REC, "")?;
+        os.read_only(&inside(to))
     };
     os.mount("", Path::new("/"), "", MsFlags::MS_REC | MsFlags::MS_PRIVATE, "")?;
     os.mount("kiln", Path::new(STAGE), "tmpfs", safe, "mode=0755,size=1m")?;
