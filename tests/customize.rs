@@ -7,4 +7,4 @@ mod faults;
 mod foreign;
 mod places;
 mod shell;
-mod site;
+pub mod site;

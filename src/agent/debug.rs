@@ -62,7 +62,15 @@ pub async fn show(at: Shown<'_>, plan: &ShellPlan, built: Result<(), Failure>) -
                 what: &what,
             };
             let held = shell::hold(opening, channel, events).await;
-            blocking(move || open.close()).await.and(held)
+            match open.close().await {
+                Ok(warnings) => {
+                    for warning in warnings {
+                        events.warn(warning).await;
+                    }
+                    held
+                }
+                Err(failure) => Err(failure),
+            }
         }
         Err(failure) => Err(failure),
     };

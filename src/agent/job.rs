@@ -19,7 +19,7 @@ use super::{
     proxy,
     reading::Reader,
     release::Releases,
-    stop, verify,
+    shell, stop, verify,
 };
 use jiff::Timestamp;
 use kiln_inside::{
@@ -181,7 +181,12 @@ impl Steps<'_> {
                     outputs.facts.devices = self.step(step, fetched).await?;
                 }
                 (Step::Customize, Work::Customize(work)) => {
-                    self.step(step, self.customize(work, &outputs, &prepared)).await?;
+                    let customized = self.step(step, self.customize(work, &outputs, &prepared)).await;
+                    if customized.as_ref().is_err_and(shell::is_verdict) {
+                        // The root is complete, and another job may still package it.
+                        outputs.finished(step)?;
+                    }
+                    customized?;
                 }
                 (Step::Package, _) => {
                     let packaged = package::package(self.job, &outputs, self.events);

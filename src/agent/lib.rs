@@ -41,6 +41,7 @@ mod package;
 pub mod packages;
 mod pauses;
 pub mod process;
+mod processes;
 pub mod programs;
 mod proxy;
 mod reading;

@@ -244,7 +244,8 @@ impl Outputs {
     }
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+/// Removes whatever is at a path, if anything is.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs_err::symlink_metadata(path) {
         Ok(found) if found.is_dir() => remove_tree(path),
         Ok(_) => fs_err::remove_file(path),

@@ -1,5 +1,5 @@
 //! Prepares an image's root for work in it, and afterwards restores everything except the changes made by that work.
-//! Mounts in the root, changes files of it, and kills processes.
+//! Mounts in the root, and changes files of it.
 //!
 //! ```text
 //!  ROOT/proc, /sys, /dev     the sandbox's own, mounted
@@ -10,35 +10,29 @@
 //! None of this is packaged: the original entries are restored with their owners, times and links.
 
 use std::{
-    collections::HashSet,
     fs::Permissions,
     io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
-use kiln_inside::room::remove_tree;
-use kiln_records::{Code, Failure};
+use kiln_inside::room::{mounted_below, remove_tree};
+use kiln_records::{Failure, Warning};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sys::{
-        prctl,
-        signal::{Signal, kill},
         stat::{UtimensatFlags, utimensat},
         time::TimeSpec,
     },
-    unistd::Pid,
 };
+
+use super::{process::blocking, processes};
 
 /// The mounts over the root's own directories.
 const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];
 
 /// The file of name servers.
 const RESOLVER: &str = "etc/resolv.conf";
-
-/// How long killed processes may take to disappear.
-const KILLED: Duration = Duration::from_secs(20);
 
 /// A root that is open for work.
 #[derive(Debug)]
@@ -79,15 +73,14 @@ impl OpenRoot {
         match opened {
             Ok(()) => Ok(open),
             Err(error) => {
-                open.close()?;
+                // No work is in it that a warning could save.
+                open.restore()?;
                 Err(Failure::io("cannot prepare the root for work", &error))
             }
         }
     }
 
     fn furnish(&mut self, authorities: Option<&str>) -> io::Result<()> {
-        // Orphaned processes must be found when the root is closed.
-        prctl::set_child_subreaper(true)?;
         remake(&self.aside)?;
         self.guard_top()?;
         for name in MOUNTS {
@@ -173,23 +166,36 @@ impl OpenRoot {
         Ok(())
     }
 
-    /// Ends all other processes in the sandbox, and restores the root. Blocks.
+    /// Ends all other processes in the sandbox, and restores the root. Returns what was not restored: somebody's work is not
+    /// lost for a file that cannot be put back.
     ///
     /// # Errors
     ///
-    /// Something cannot be undone: the root must not be packaged then.
-    pub fn close(mut self) -> Result<(), Failure> {
-        end_descendants()?;
-        let failed = |error: io::Error| Failure::io("cannot restore the root", &error);
-        unmount_below(&self.root).map_err(failed)?;
+    /// Something goes on in the root, or is mounted in it: the root must not be packaged then.
+    pub async fn close(self) -> Result<Vec<Warning>, Failure> {
+        processes::end_all().await?;
+        blocking(move || self.restore()).await
+    }
+
+    fn restore(mut self) -> Result<Vec<Warning>, Failure> {
+        unmount_below(&self.root).map_err(|error| Failure::io("cannot restore the root", &error))?;
+        let mut warnings = Vec::new();
+        let mut note = |what: &Path, done: io::Result<()>| {
+            if let Err(error) = done {
+                let failure = Failure::io(format_args!("cannot restore {} as it was", what.display()), &error);
+                warnings.push(Warning::of(&failure, &failure));
+            }
+        };
         while let Some(inserted) = self.inserted.pop() {
-            take_back(&inserted).map_err(failed)?;
+            note(&inserted.path, take_back(&inserted));
         }
         if let Some((mode, uid, gid)) = self.top {
-            fs_err::os::unix::fs::chown(&self.root, Some(uid), Some(gid)).map_err(failed)?;
-            fs_err::set_permissions(&self.root, Permissions::from_mode(mode)).map_err(failed)?;
+            let restored = fs_err::os::unix::fs::chown(&self.root, Some(uid), Some(gid))
+                .and_then(|()| fs_err::set_permissions(&self.root, Permissions::from_mode(mode)));
+            note(&self.root, restored);
         }
-        remove_tree(&self.aside).map_err(failed)
+        note(&self.aside, remove_tree(&self.aside));
+        Ok(warnings)
     }
 }
 
@@ -257,15 +263,8 @@ fn remake(dir: &Path) -> io::Result<()> {
 /// Unmounts everything below a directory, last mounts first.
 fn unmount_below(root: &Path) -> io::Result<()> {
     let root = fs_err::canonicalize(root)?;
-    let table = fs_err::read_to_string("/proc/self/mountinfo")?;
-    let mut places: Vec<PathBuf> = table
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(|place| PathBuf::from(unescape(place)))
-        .filter(|place| place.starts_with(&root) && *place != root)
-        .collect();
-    places.reverse();
-    for place in places {
+    let places = mounted_below(&root)?;
+    for place in places.into_iter().rev().filter(|place| *place != root) {
         // Detaching a mount also removes mounts on top of it; those are then no longer mounts.
         match umount2(&place, MntFlags::MNT_DETACH) {
             Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => {}
@@ -273,76 +272,6 @@ fn unmount_below(root: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The kernel writes blanks and similar characters as three octal digits.
-fn unescape(text: &str) -> String {
-    let mut plain = text.to_owned();
-    for (escape, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
-        plain = plain.replace(escape, letter);
-    }
-    plain
-}
-
-/// Kills all descendants of this process.
-fn end_descendants() -> Result<(), Failure> {
-    let begun = Instant::now();
-    loop {
-        let living = descendants();
-        if living.is_empty() {
-            return Ok(());
-        }
-        if begun.elapsed() > KILLED {
-            return Err(Failure::new(
-                Code::SandboxStuck,
-                format!(
-                    "{} processes that were left running in the root do not end",
-                    living.len()
-                ),
-            ));
-        }
-        for pid in living {
-            // The process may be gone already.
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Living descendants of this process. Zombies do no harm.
-fn descendants() -> Vec<i32> {
-    let all: Vec<(i32, i32)> = fs_err::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid: i32| Some((pid, living_parent(pid)?)))
-        .collect();
-    let mut ours = HashSet::from([Pid::this().as_raw()]);
-    loop {
-        let before = ours.len();
-        ours.extend(
-            all.iter()
-                .filter(|(_, parent)| ours.contains(parent))
-                .map(|(pid, _)| *pid)
-                .collect::<Vec<_>>(),
-        );
-        if ours.len() == before {
-            break;
-        }
-    }
-    ours.remove(&Pid::this().as_raw());
-    ours.into_iter().collect()
-}
-
-/// The parent of a process, unless it has ended.
-fn living_parent(pid: i32) -> Option<i32> {
-    let stat = fs_err::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it can contain anything.
-    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = words.next()?;
-    let parent = words.next()?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(parent)
 }
 
 #[cfg(test)]

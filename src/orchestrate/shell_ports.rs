@@ -17,7 +17,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
     time::timeout,
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -28,6 +28,9 @@ use crate::settings::Ports;
 /// The most connections to one shell at a time. More are closed at once: a flood costs the users of its own job their
 /// logins, and does not affect other jobs.
 const MOST_CONNECTIONS: usize = 64;
+
+/// The most of them from one address, so that others find room.
+const MOST_FROM_ONE: usize = MOST_CONNECTIONS / 2;
 
 /// How long a connected user waits for a line.
 const LINE_WAIT: Duration = Duration::from_secs(15);
@@ -162,21 +165,62 @@ pub(super) fn show_shell(job: &mut Job, run: &Run) {
     }
 }
 
+/// The connections to one shell, by the addresses that they came from.
+#[derive(Debug, Default)]
+struct Room(Mutex<HashMap<IpAddr, usize>>);
+
+/// The place of a connection, until it is dropped.
+#[derive(Debug)]
+struct Place {
+    room: Arc<Room>,
+    from: IpAddr,
+}
+
+impl Room {
+    fn enter(self: &Arc<Self>, from: IpAddr) -> Option<Place> {
+        let mut all = self.all();
+        if all.values().sum::<usize>() >= MOST_CONNECTIONS || all.get(&from).is_some_and(|own| *own >= MOST_FROM_ONE) {
+            return None;
+        }
+        *all.entry(from).or_default() += 1;
+        Some(Place {
+            room: Arc::clone(self),
+            from,
+        })
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.room.all();
+        if let Some(own) = all.get_mut(&self.from) {
+            *own -= 1;
+            if *own == 0 {
+                all.remove(&self.from);
+            }
+        }
+    }
+}
+
 async fn serve(listener: TcpListener, spare: Arc<tokio::sync::Mutex<mpsc::Receiver<Line>>>) {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let room = Arc::<Room>::default();
     loop {
-        let Ok((user, _)) = listener.accept().await else {
+        let Ok((user, from)) = listener.accept().await else {
             // The process is out of descriptors, for the moment.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+        let Some(place) = room.enter(from.ip().to_canonical()) else {
             continue;
         };
         let spare = Arc::clone(&spare);
         tokio::spawn(async move {
             connect(user, &spare).await;
-            drop(permit);
+            drop(place);
         });
     }
 }
@@ -195,7 +239,38 @@ async fn connect(mut user: TcpStream, spare: &tokio::sync::Mutex<mpsc::Receiver<
             }
         }
     });
-    if let Ok(Some(mut line)) = line.await {
+    let line = tokio::select! {
+        line = line => line,
+        // Who has gone away needs none.
+        () = is_closed(&user) => return,
+    };
+    if let Ok(Some(mut line)) = line {
         let _ = tokio::io::copy_bidirectional(&mut user, &mut line).await;
+    }
+}
+
+/// Returns when a user who has said nothing closes the connection. Who has said something waits for an answer.
+async fn is_closed(user: &TcpStream) {
+    if !matches!(user.peek(&mut [0]).await, Ok(0) | Err(_)) {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_does_not_take_the_room_of_others() {
+        let room = Arc::<Room>::default();
+        let [one, two, three] = ["192.0.2.1", "192.0.2.2", "::1"].map(|text| text.parse::<IpAddr>().unwrap());
+        let mut places: Vec<_> = (0..MOST_CONNECTIONS).filter_map(|_| room.enter(one)).collect();
+        assert_eq!(places.len(), MOST_FROM_ONE);
+        let others: Vec<_> = (0..MOST_CONNECTIONS).filter_map(|_| room.enter(two)).collect();
+        assert!(others.len() == MOST_CONNECTIONS - MOST_FROM_ONE && room.enter(three).is_none());
+        places.pop();
+        assert!(room.enter(three).is_some());
+        drop((places, others));
+        assert!(room.all().is_empty());
     }
 }

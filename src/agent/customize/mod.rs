@@ -11,7 +11,7 @@ use super::{
     release::Releases, root::OpenRoot, shell, twins::Twins,
 };
 use kiln_records::{
-    Execs, Failure,
+    Execs, Failure, Warning,
     protocol::{ChangeSource, Emulator, JobDescription, ShellPlan},
     recipe_settings::Uname,
 };
@@ -51,7 +51,7 @@ impl Customizing<'_> {
             Err(failure) => return (None, Err(failure)),
         };
         if let Err(failure) = pauses::trust_the_site(&self.outputs.root(), true).await {
-            let closed = blocking(move || open.close()).await;
+            let closed = open.close().await;
             return (None, closed.and(Err(failure)));
         }
         let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http, None);
@@ -64,8 +64,20 @@ impl Customizing<'_> {
         // Before all remaining processes are killed: the deaths of the twins' own tools would be reported as failures.
         let (execs, outcome) = Twins::end(twins, programs, self.emulator, outcome).await;
         let trusted = pauses::trust_the_site(&self.outputs.root(), false).await;
-        let closed = blocking(move || open.close()).await;
-        (execs, closed.and(trusted).and(outcome))
+        let closed = open.close().await.map(|mut warnings| {
+            // The work is done: what is not undone around it is told, and does not cost it.
+            warnings.extend(trusted.err().map(|failure| Warning::of(&failure, &failure)));
+            warnings
+        });
+        match closed {
+            Ok(warnings) => {
+                for warning in warnings {
+                    self.events.warn(warning).await;
+                }
+                (execs, outcome)
+            }
+            Err(failure) => (execs, Err(failure)),
+        }
     }
 
     async fn change_open(

@@ -18,7 +18,10 @@ use kiln_records::{
     Code, Failure,
     guest::{CONTROL_PORT, Errand, GuestReport, WORDS_PORT},
 };
-use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::{
+    prctl,
+    reboot::{RebootMode, reboot},
+};
 
 mod devices;
 mod news;
@@ -34,6 +37,7 @@ const CARD: (&str, [u8; 4], u8, [u8; 4]) = ("eth0", [10, 0, 2, 15], 24, [10, 0, 
 
 /// Carries out the machine's errand and powers off.
 pub fn main() -> ! {
+    let _ = prctl::set_name(c"kiln-init");
     if let Err(failure) = errand() {
         // Only the console is left to report to.
         complain(&failure);

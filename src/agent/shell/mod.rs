@@ -14,13 +14,15 @@ use std::{
 
 use jiff::Timestamp;
 use kiln_records::{
-    Code, Failure, Verdict,
+    Code, Failure, Verdict, Warning,
     protocol::{JobDescription, ShellNews, ShellPlan, What},
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
+use tokio::task::JoinSet;
+
 use self::{line::Use, sshd::announce};
-use super::{channel::Channel, events::Events, twins};
+use super::{channel::Channel, events::Events, outputs::remove, processes, twins};
 
 mod line;
 mod sshd;
@@ -32,6 +34,9 @@ const MNT: &str = "/mnt/image";
 
 /// The image's root in that directory.
 const VIEW: &str = "image-root";
+
+/// The verdicts whose files are looked for. The first one that is there counts.
+const VERDICTS: [Verdict; 2] = [Verdict::Failed, Verdict::Complete];
 
 /// How often the user's files are checked.
 const LOOK: Duration = Duration::from_millis(500);
@@ -104,13 +109,22 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
         ))
         .await;
     let greeting = || clock.greeting(&opening, &signals);
+    let mut connections = JoinSet::new();
     let end = tokio::select! {
         end = wait(&clock, &signals, channel, events) => end,
-        never = line::serve(&sshd, channel, &used, events, &greeting) => match never {},
+        never = line::serve(&sshd, channel, &used, &mut connections, events, &greeting) => match never {},
     };
     events.send(What::Shell(ShellNews::Closed)).await;
     events.say(format!("the shell is closed: {}", end.why())).await;
-    signals.close().map_err(failed)?;
+    // Before anything else is started: they may have used up what the sandbox may have.
+    let ended = processes::end_strays(used.processes()).await;
+    connections.shutdown().await;
+    let closed = signals
+        .close()
+        .map_err(|error| Failure::io("cannot clear up after the shell", &error));
+    for failure in [ended, closed].into_iter().filter_map(Result::err) {
+        events.warn(Warning::of(&failure, &failure)).await;
+    }
     Ok(end)
 }
 
@@ -189,10 +203,16 @@ impl End {
                 format!("the shell ended without a decision on its changes: {}", self.why()),
             )
             .hint(
-                "`touch complete` in the shell or `kiln jobs complete` keeps them; `idle` in [shell] allows more time",
+                "`kiln jobs retry --from package` still keeps them, as long as the job's files are there; `touch complete` in \
+                 the shell or `kiln jobs complete` would have; `idle` in [shell] allows more time",
             )),
         }
     }
+}
+
+/// Whether a failure is the end of a shell, and says nothing of the root.
+pub fn is_verdict(failure: &Failure) -> bool {
+    matches!(failure.code, Code::ShellFailed | Code::ShellTimeout)
 }
 
 /// The two files by which a user ends a shell.
@@ -204,7 +224,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// Prepares their directory; files there are left from earlier.
+    /// Prepares their directory. Whatever has their names there is left from earlier.
     fn prepare(root: &Path, jail: bool) -> std::io::Result<Self> {
         let signals = if jail {
             Self {
@@ -226,7 +246,9 @@ impl Signals {
                 seen: MNT,
             }
         };
-        signals.remove()?;
+        for verdict in VERDICTS {
+            remove(&signals.file(verdict))?;
+        }
         Ok(signals)
     }
 
@@ -234,28 +256,27 @@ impl Signals {
         self.dir.join(verdict.name())
     }
 
+    /// The verdict that was given: a file or a link, as `touch` and `ln` make them. A directory is something else, which only
+    /// has the name.
     fn look(&self) -> Option<Verdict> {
-        let said = |verdict: &Verdict| fs_err::symlink_metadata(self.file(*verdict)).is_ok();
-        [Verdict::Failed, Verdict::Complete].into_iter().find(said)
+        VERDICTS.into_iter().find(|verdict| self.is_said(*verdict))
     }
 
-    /// Removes them and their directory.
+    fn is_said(&self, verdict: Verdict) -> bool {
+        let found = fs_err::symlink_metadata(self.file(verdict));
+        found.is_ok_and(|found| found.is_file() || found.is_symlink())
+    }
+
+    /// Removes them, and the view of the image.
     fn close(self) -> std::io::Result<()> {
-        self.remove()?;
+        let mut closed = Ok(());
+        for verdict in VERDICTS.into_iter().filter(|verdict| self.is_said(*verdict)) {
+            closed = closed.and(fs_err::remove_file(self.file(verdict)));
+        }
         if self.seen == MNT {
-            umount2(&self.dir.join(VIEW), MntFlags::MNT_DETACH)?;
+            closed = closed.and(umount2(&self.dir.join(VIEW), MntFlags::MNT_DETACH).map_err(Into::into));
         }
-        Ok(())
-    }
-
-    fn remove(&self) -> std::io::Result<()> {
-        for verdict in [Verdict::Failed, Verdict::Complete] {
-            match fs_err::remove_file(self.file(verdict)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
+        closed
     }
 }
 
@@ -328,8 +349,29 @@ mod tests {
         assert_eq!(signals.look(), Some(Verdict::Complete));
         fs_err::write(signals.file(Verdict::Failed), "").unwrap();
         assert_eq!(signals.look(), Some(Verdict::Failed));
-        signals.remove().unwrap();
+        signals.close().unwrap();
         assert_eq!(fs_err::read_dir(root.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_with_the_name_of_a_verdict_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        let tmp = root.path().join("tmp");
+        for name in ["complete", "failed"] {
+            fs_err::create_dir_all(tmp.join(name).join("of the base image")).unwrap();
+        }
+        let signals = Signals::prepare(root.path(), true).unwrap();
+        assert_eq!(
+            fs_err::read_dir(&tmp).unwrap().count(),
+            0,
+            "the user could not say anything"
+        );
+        fs_err::create_dir(tmp.join("failed")).unwrap();
+        assert_eq!(signals.look(), None);
+        std::os::unix::fs::symlink("nowhere", tmp.join("complete")).unwrap();
+        assert_eq!(signals.look(), Some(Verdict::Complete));
+        signals.close().unwrap();
+        assert!(tmp.join("failed").is_dir() && fs_err::symlink_metadata(tmp.join("complete")).is_err());
     }
 
     #[test]

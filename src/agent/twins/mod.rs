@@ -35,7 +35,7 @@ use self::{
     download::Sharing,
     request::{Ended, Request},
 };
-use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs};
+use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs, shell};
 use crate::twins::table::Table;
 
 pub(crate) use self::{
@@ -313,7 +313,13 @@ impl Twins {
             },
             _ => failure,
         });
-        (execs, outcome.and(counted.map(drop)).and(watched))
+        let counted = counted.map(drop);
+        let outcome = match outcome {
+            // With the twins in it, the root is not what its user left.
+            Err(failure) if shell::is_verdict(&failure) => counted.and(Err(failure)),
+            outcome => outcome.and(counted),
+        };
+        (execs, outcome.and(watched))
     }
 
     /// Returns how each program was run, and how often.
