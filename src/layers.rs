@@ -74,6 +74,56 @@ fn every_module_has_its_place_in_the_order() {
     }
 }
 
+/// The rooms that read what others bring, in files that are not Kiln's own. They read by `kiln_files`.
+const READERS: &[&str] = &[
+    "cli",
+    "client",
+    "glance",
+    "import",
+    "orchestrate/recipe",
+    "origin",
+    "registry",
+];
+
+/// What opens whatever a path leads to.
+const OPENERS: &[&str] = &["fs_err::read(", "fs_err::read_to_string(", "File::open("];
+
+/// The files that open Kiln's own files, its sources, or `/proc`.
+const OWN: &[&str] = &[
+    "cli/documented.rs",
+    "cli/foreground.rs",
+    "glance/mod.rs",
+    "import/files.rs",
+];
+
+#[test]
+fn what_others_bring_is_opened_in_one_place() {
+    let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut wrong = Vec::new();
+    let mut pending: Vec<_> = READERS.iter().map(|room| src.join(room)).collect();
+    pending.push(src.join("orchestrate/recipe.rs"));
+    while let Some(path) = pending.pop() {
+        let name = path.strip_prefix(&src).unwrap().display().to_string();
+        if path.is_dir() {
+            let is_tests = path.file_name().is_some_and(|name| name == "tests");
+            let entries = fs_err::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+            pending.extend(entries.filter(|_| !is_tests));
+            continue;
+        }
+        let text = fs_err::read_to_string(&path).unwrap_or_default();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (number, line) in (1..).zip(code.lines()) {
+            if path.extension().is_some_and(|extension| extension == "rs")
+                && !OWN.contains(&name.as_str())
+                && OPENERS.iter().any(|opener| line.contains(opener))
+            {
+                wrong.push(format!("{name}:{number}: {}", line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "read these by kiln_files:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn siblings_form_no_circle() {
     let circles: Vec<String> = Tree::of_all().iter().flat_map(circles).collect();

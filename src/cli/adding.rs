@@ -11,6 +11,9 @@ use kiln_records::{
 
 use super::values::Body;
 
+/// The most bytes of a file that begins with a login.
+const LONGEST_LOGIN: u64 = 64 << 10;
+
 /// What is added to a recipe's description.
 #[derive(Debug, Args)]
 pub(super) struct Adding {
@@ -118,8 +121,9 @@ fn line(option: &str, line: Result<RepositoryLine, Wrong>, login: Option<&String
     let line = line.map_err(|error| usage(option, &error))?;
     let Some(login) = login else { return Ok(line) };
     let file = Path::new(login);
-    let text = if file.is_file() {
-        fs_err::read_to_string(file).map_err(|error| Failure::io("cannot read the credentials", &error))?
+    let text = if fs_err::metadata(file).is_ok_and(|found| !found.is_dir()) {
+        kiln_files::read_given_text(file, LONGEST_LOGIN)
+            .map_err(|error| Failure::io("cannot read the credentials", &error))?
     } else {
         login.clone()
     };

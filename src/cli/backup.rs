@@ -16,6 +16,9 @@ use crate::{
 /// The name of a backup in a directory.
 const NAME: &str = "records.sqlite";
 
+/// The most bytes of the file with a server's id.
+const LONGEST_ID: u64 = 1 << 10;
+
 #[derive(Debug, Args)]
 pub(super) struct BackupArguments {
     /// The new file, or the directory for `records.sqlite`.
@@ -62,7 +65,7 @@ impl RestoreArguments {
                 .parse()
                 .map_err(|_| Failure::new(Code::BackupInvalid, format!("{} names no server", from.display())))?;
             let path = config.data_dir.join("server-id");
-            match fs_err::read_to_string(&path) {
+            match kiln_files::read_given_text(&path, LONGEST_ID) {
                 Ok(text) if text.trim() == id.to_string() => Ok(()),
                 Ok(_) => Err(Failure::new(
                     Code::BackupExists,

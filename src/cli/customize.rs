@@ -144,7 +144,7 @@ fn change(kind: ChangeKind, value: &str, printer: &Printer) -> Result<Value, Fai
     Ok(match kind {
         ChangeKind::Run => json!({"kind": "run", "text": value}),
         ChangeKind::Script => {
-            let content = fs_err::read(path).map_err(unreadable)?;
+            let content = kiln_files::read_given(path, MOST_BESIDE_PLAYBOOK).map_err(unreadable)?;
             json!({"kind": "script", "name": name(), "base64": STANDARD.encode(content)})
         }
         ChangeKind::Ansible => {

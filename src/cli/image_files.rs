@@ -1,10 +1,16 @@
 //! Finds the files of an image in a directory on this machine. Reads that directory only.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use kiln_records::{ArtifactKind, Code, Failure, arch::Arch};
 
-use crate::artifacts::manifest::Manifest;
+use crate::{
+    artifacts::manifest::{MAX_SIZE, Manifest},
+    origin::MANIFEST,
+};
 
 /// The image found in a directory.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,9 +83,10 @@ impl ImageFiles {
         let mut names = Vec::new();
         for entry in fs_err::read_dir(&dir).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
-            if fs_err::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file())
-                && let Ok(name) = entry.file_name().into_string()
-            {
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            if NAMES.iter().any(|kind| kind.admit(&name)) && is_file(&dir, &name)? {
                 names.push(name);
             }
         }
@@ -115,7 +122,11 @@ impl ImageFiles {
         }
         let called = dir.file_name().and_then(|name| name.to_str());
         let arch_of_dir = called.and_then(|name| name.parse().ok());
-        let manifest = fs_err::read(dir.join("manifest.json")).ok();
+        let manifest = match kiln_files::read_beneath(&dir, Path::new(MANIFEST), MAX_SIZE as u64) {
+            Ok(manifest) => Some(manifest),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(unreadable(error)),
+        };
         let arch_of_manifest = manifest.and_then(|text| Manifest::from_json(&text).ok()?.arch);
         Ok(Self {
             artifacts,
@@ -123,6 +134,34 @@ impl ImageFiles {
             // `kiln build --output OUT` makes OUT/ARCH, which is not a good name for an image.
             name: called.filter(|_| arch_of_dir.is_none()).map(str::to_owned),
         })
+    }
+}
+
+/// Opens one of the files, which still has to be in its directory.
+pub(super) fn open(path: &Path) -> Result<fs_err::File, Failure> {
+    let (dir, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+    kiln_files::open_beneath(dir, Path::new(name)).map_err(|error| {
+        Failure::new(
+            Code::UploadUnreadable,
+            format!("cannot read what is to be uploaded: {error}"),
+        )
+    })
+}
+
+/// Whether this is a file of the directory's own: what a link of somebody else's leads to elsewhere is not meant to be read.
+fn is_file(dir: &Path, name: &str) -> Result<bool, Failure> {
+    match kiln_files::open_beneath(dir, Path::new(name)) {
+        Ok(_) => Ok(true),
+        Err(error) if kiln_files::leads_out(&error) => Err(Failure::new(
+            Code::ImageFiles,
+            format!("{} is a link that leads out of the directory", dir.join(name).display()),
+        )
+        .hint("copy the file into the directory, if it belongs to the image")),
+        Err(error) => match error.kind() {
+            // Not a file, or a link to nothing.
+            ErrorKind::NotFound | ErrorKind::IsADirectory | ErrorKind::InvalidInput => Ok(false),
+            _ => Err(Failure::io("cannot read the image's files", &error)),
+        },
     }
 }
 

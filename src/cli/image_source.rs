@@ -227,10 +227,8 @@ impl Found {
 }
 
 fn read_parameters(path: &Path) -> Result<String, Failure> {
-    let unreadable = |error: std::io::Error| Failure::io("cannot read the kernel parameters", &error);
-    let mut text = Vec::new();
-    let file = fs_err::File::open(path).map_err(unreadable)?;
-    std::io::Read::read_to_end(&mut std::io::Read::take(file, MOST_PARAMETERS), &mut text).map_err(unreadable)?;
+    let text = kiln_files::read(path, MOST_PARAMETERS)
+        .map_err(|error| Failure::io("cannot read the kernel parameters", &error))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

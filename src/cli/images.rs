@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    image_files::ImageFiles,
+    image_files::{self, ImageFiles},
     packages::{Difference, FindPackage, ImagePackages},
     records::{ArchList, Common, Plain, Which, create, request},
     root_files::RootFiles,
@@ -18,7 +18,7 @@ use super::{
     why::Why,
 };
 use crate::{
-    artifacts::manifest::Manifest,
+    artifacts::manifest::{self, Manifest},
     client::{Data, Upload, collection::IMAGES},
 };
 
@@ -186,7 +186,7 @@ impl CreateImage {
             for (kind, path) in files.artifacts {
                 let name = kind.key_name();
                 let to = ["kiln", "v1", "images", id, "artifacts", name];
-                let artifact = Upload::file(path, "application/octet-stream")?;
+                let artifact = Upload::file(image_files::open(&path)?, "application/octet-stream")?;
                 artifacts.push(upload(session, &to, name, artifact).await?);
             }
             put_manifest(session, id, &json!({ "artifacts": artifacts })).await
@@ -195,7 +195,7 @@ impl CreateImage {
     }
 
     async fn create_from_manifest(mut self, path: &Path, session: &Session) -> Result<(), Failure> {
-        let text = fs_err::read(path).map_err(|error| {
+        let text = kiln_files::read_given(path, manifest::MAX_SIZE as u64).map_err(|error| {
             Failure::new(Code::UploadUnreadable, format!("cannot read the manifest: {error}"))
                 .hint("--from takes a directory with an image's files, or a manifest.json")
         })?;

@@ -27,15 +27,14 @@ pub(super) fn check(recipe: &Path, archs: &[Arch]) -> Result<(), Failure> {
 
 /// The lock file of a recipe, if it has one.
 pub(super) fn read(recipe: &Path) -> Result<Option<Lock>, Failure> {
-    let path = recipe.join(FILE);
-    let unreadable = |error: io::Error| Failure::io("cannot read the lock file", &error);
-    match fs_err::metadata(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unreadable(error)),
-        Ok(found) if found.len() > lock::LARGEST => return Err(BadLock::TooLarge.into()),
-        Ok(_) => {}
+    match kiln_files::read_beneath(recipe, Path::new(FILE), lock::LARGEST) {
+        Ok(text) => Ok(Some(Lock::parse(&text)?)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::FileTooLarge => Err(BadLock::TooLarge.into()),
+            _ => Err(Failure::io("cannot read the lock file", &error)),
+        },
     }
-    Ok(Some(Lock::parse(&fs_err::read(path).map_err(unreadable)?)?))
 }
 
 /// Puts a lock file in the place of the old one, in one step.

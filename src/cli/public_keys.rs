@@ -63,10 +63,7 @@ fn read(path: &Path) -> Result<String, Failure> {
             .read_to_string(&mut text)
             .map_err(|error| unreadable(&error))?;
     } else {
-        let file = fs_err::File::open(at_home(path)).map_err(|error| unreadable(&error))?;
-        file.take(LONGEST)
-            .read_to_string(&mut text)
-            .map_err(|error| unreadable(&error))?;
+        text = kiln_files::read_given_text(&at_home(path), LONGEST).map_err(|error| unreadable(&error))?;
     }
     if text.contains("PRIVATE KEY-----") {
         return Err(

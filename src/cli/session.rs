@@ -17,6 +17,9 @@ use crate::{
     site::Local,
 };
 
+/// The most bytes of a file with a token, and of a configuration of `cray`.
+const LONGEST: u64 = 1 << 20;
+
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server and output")]
 pub(super) struct ServerOptions {
@@ -148,7 +151,7 @@ impl ServerOptions {
     /// The token from the command line or the environment.
     pub(super) fn given_token(&self) -> Result<Option<String>, Failure> {
         if let Some(path) = &self.token {
-            let text = fs_err::read_to_string(path).map_err(|error| {
+            let text = kiln_files::read_given_text(path, LONGEST).map_err(|error| {
                 Failure::new(Code::TokenUnreadable, format!("cannot read the token: {error}"))
                     .hint("--token names a file; a token itself does not belong on a command line")
             })?;
@@ -210,7 +213,7 @@ fn cray_hostname(name: &str) -> Result<String, Failure> {
     };
     let home = set("CRAY_CONFIG_DIR").or_else(|| set("HOME")).unwrap_or_default();
     let path = home.join(".config/cray/configurations").join(name);
-    let text = fs_err::read_to_string(path).map_err(|error| unusable(&error))?;
+    let text = kiln_files::read_given_text(&path, LONGEST).map_err(|error| unusable(&error))?;
     let table: toml::Table = toml::from_str(&text).map_err(|_| unusable(&"it is no TOML"))?;
     let hostname = table
         .get("core")

@@ -17,6 +17,9 @@ use crate::client::{Client, Data, collection::JOBS};
 /// The interval between checks whether the shell is open.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The most bytes of the file of a public key.
+const LARGEST_KEY: u64 = 64 << 10;
+
 /// Log in to the shell of a job.
 #[derive(Debug, Args)]
 pub(super) struct ShellArguments {
@@ -152,7 +155,8 @@ fn own_key_in(dir: &Path, public: &str) -> Option<PathBuf> {
     files.sort();
     let is_it = |path: &&PathBuf| {
         path.extension().is_some_and(|extension| extension == "pub")
-            && fs_err::read_to_string(path).is_ok_and(|text| material(&text).is_some_and(|key| wanted.contains(&key)))
+            && kiln_files::read_given_text(path, LARGEST_KEY)
+                .is_ok_and(|text| material(&text).is_some_and(|key| wanted.contains(&key)))
     };
     let private = files.iter().find(is_it)?.with_extension("");
     private.exists().then_some(private)

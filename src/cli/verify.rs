@@ -173,18 +173,10 @@ async fn in_s3(store: &ArtifactStore, link: &Link, printer: &Printer) -> Result<
 
 /// Reads the files of an image in a directory.
 fn in_directory(dir: &Path) -> Result<Objects, Failure> {
-    let small = |name: &str, limit: usize| {
-        let path = dir.join(name);
-        match fs_err::metadata(&path) {
-            Ok(metadata) if metadata.len() < limit as u64 => fs_err::read(&path).map(Some),
-            Ok(_) => Err(std::io::Error::other(format!(
-                "{} is larger than any that Kiln writes",
-                path.display()
-            ))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-        .map_err(|error| Failure::io("cannot read the image", &error))
+    let small = |name: &str, limit: usize| match kiln_files::read_beneath(dir, Path::new(name), limit as u64) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::io("cannot read the image", &error)),
     };
     let text = small(MANIFEST, manifest::MAX_SIZE)?.ok_or_else(|| {
         let cause = format!("{} has no {MANIFEST}", dir.display());
@@ -204,15 +196,15 @@ fn in_directory(dir: &Path) -> Result<Objects, Failure> {
         let name = path.rsplit('/').next().filter(|name| !name.is_empty() && *name != "..");
         let name =
             name.ok_or_else(|| Failure::new(Code::ManifestInvalid, "an artifact in the manifest has no path"))?;
-        let digest = digest_of(&dir.join(name)).map_err(|error| Failure::io("cannot read the image", &error))?;
+        let digest = digest_of(dir, name).map_err(|error| Failure::io("cannot read the image", &error))?;
         objects.add(name, digest, entry)?;
     }
     Ok(objects)
 }
 
-/// The SHA-256 of a file; `None` if it is not there.
-fn digest_of(path: &Path) -> std::io::Result<Option<String>> {
-    let mut file = match fs_err::File::open(path) {
+/// The SHA-256 of a file in a directory; `None` if it is not there.
+fn digest_of(dir: &Path, name: &str) -> std::io::Result<Option<String>> {
+    let mut file = match kiln_files::open_beneath(dir, Path::new(name)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };

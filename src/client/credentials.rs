@@ -12,6 +12,9 @@ use fs_err::os::unix::fs::OpenOptionsExt;
 use kiln_records::{Code, Failure};
 use serde::{Deserialize, Serialize};
 
+/// The most bytes of the file.
+const LARGEST: u64 = 1 << 20;
+
 /// The file `credentials.toml`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -86,7 +89,7 @@ impl Credentials {
                 path.display()
             )));
         }
-        let text = fs_err::read_to_string(path).map_err(|error| unreadable(&error))?;
+        let text = kiln_files::read_given_text(path, LARGEST).map_err(|error| unreadable(&error))?;
         // The parser's error would show the line, and so the token.
         toml::from_str(&text)
             .map_err(|_| unreadable(&format_args!("{} is damaged", path.display())).hint("remove it and log in again"))

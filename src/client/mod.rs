@@ -37,6 +37,9 @@ pub use upload::{Upload, UploadSource};
 /// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The most bytes of a file of authorities. Those of a whole distribution are a quarter of a megabyte.
+const MAX_AUTHORITIES: u64 = 16 << 20;
+
 /// How long an answer may stall.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -264,7 +267,7 @@ fn read_authorities(path: &Path) -> Result<Vec<Certificate>, Failure> {
         )
         .hint("--ca-file and KILN_CA_FILE name a PEM file of certificates")
     };
-    let pem = fs_err::read(path).map_err(|error| invalid(&error))?;
+    let pem = kiln_files::read_given(path, MAX_AUTHORITIES).map_err(|error| invalid(&error))?;
     let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| invalid(&refusal::innermost(&error)))?;
     if certificates.is_empty() {
         return Err(invalid(&format_args!("{} holds no certificate", path.display())));

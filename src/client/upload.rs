@@ -2,7 +2,6 @@
 //! server.
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc as Shared,
         atomic::{AtomicU64, Ordering},
@@ -32,7 +31,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub enum UploadSource {
     /// A file.
-    File(PathBuf),
+    File(fs_err::File),
     /// Bytes in memory.
     Bytes(Bytes),
 }
@@ -49,17 +48,11 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// An upload of a file.
-    pub fn file(path: PathBuf, media_type: &'static str) -> Result<Self, Failure> {
-        let metadata = fs_err::metadata(&path).map_err(|error| unreadable(&error))?;
-        if !metadata.is_file() {
-            return Err(Failure::new(
-                Code::UploadUnreadable,
-                format!("{} is no file", path.display()),
-            ));
-        }
+    /// An upload of an open file.
+    pub fn file(file: fs_err::File, media_type: &'static str) -> Result<Self, Failure> {
+        let metadata = file.metadata().map_err(|error| unreadable(&error))?;
         Ok(Self {
-            source: UploadSource::File(path),
+            source: UploadSource::File(file),
             size: metadata.len(),
             media_type,
         })
@@ -97,13 +90,8 @@ impl Client {
             move |bytes: usize| sent(total.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64)
         };
         let body = match upload.source {
-            UploadSource::File(path) => {
-                let file = tokio::fs::File::open(&path).await.map_err(|error| {
-                    unreadable(&std::io::Error::new(
-                        error.kind(),
-                        format!("{}: {error}", path.display()),
-                    ))
-                })?;
+            UploadSource::File(file) => {
+                let file = tokio::fs::File::from_std(file.into_file());
                 // The length was announced; data appended to the file meanwhile is not part of it.
                 Body::wrap_stream(
                     ReaderStream::with_capacity(file.take(size), PIECE).inspect(move |piece| {

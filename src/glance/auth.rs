@@ -1,6 +1,6 @@
 //! The login to OpenStack, from the environment variables of its own clients. Reads the environment and talks to Keystone.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use kiln_records::{Code, Failure};
 use reqwest::{Client, Url, header::HeaderValue, redirect::Policy};
@@ -8,6 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{accepted, json_of, send};
+
+/// The most bytes of a file of authorities.
+const MAX_AUTHORITIES: u64 = 16 << 20;
 
 /// Environment variables by name.
 type Read<'r> = &'r dyn Fn(&str) -> Option<String>;
@@ -118,7 +121,8 @@ impl Login {
             .connect_timeout(connect)
             .redirect(Policy::none());
         if let Some(path) = &self.authorities {
-            let pem = fs_err::read(path).map_err(|error| unusable(error.to_string()))?;
+            let pem = kiln_files::read_given(Path::new(path), MAX_AUTHORITIES)
+                .map_err(|error| unusable(error.to_string()))?;
             let certificates =
                 reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| unusable(error.to_string()))?;
             builder = builder.tls_certs_only(certificates);

@@ -21,6 +21,9 @@ use serde_json::Value;
 /// The file's name, in its directory and in an archive.
 pub(super) const NAME: &str = "export.json";
 
+/// The most bytes of a file that are read. The records of a large site have some megabytes.
+pub(super) const LARGEST: u64 = 1 << 30;
+
 /// The parts of the file that are read.
 #[derive(Debug, Deserialize)]
 pub(super) struct Exported {
@@ -66,20 +69,20 @@ impl Exported {
     /// The file or the archive cannot be read.
     pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
         if fs_err::metadata(path)?.is_dir() {
-            return match fs_err::File::open(path.join(NAME)) {
-                Ok(file) => parse(file).map(Some),
+            return match kiln_files::open_beneath(path, Path::new(NAME)) {
+                Ok(file) => parse(file.take(LARGEST)).map(Some),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(error),
             };
         }
-        let (file, _) = fs_err::File::open(path)?.into_parts();
+        let (file, _) = kiln_files::open(path)?.into_parts();
         let mut archive = tar::Archive::<File>::new(file);
         // Artifacts are skipped, not read.
         for entry in archive.entries_with_seek()? {
             let entry = entry?;
             let is_it = entry.path()?.strip_prefix(".").unwrap_or(&entry.path()?) == Path::new(NAME);
             if is_it && entry.header().entry_type().is_file() {
-                return parse(entry).map(Some);
+                return parse(entry.take(LARGEST)).map(Some);
             }
         }
         Ok(None)

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Note, Records,
-    exported::{self, Exported},
+    exported::{self, Exported, LARGEST},
     fields::Fields,
     kinds::{Deleted, Stored},
 };
@@ -150,7 +150,7 @@ impl Reader<'_> {
             return Vec::new();
         };
         self.found = true;
-        match read_list(&self.dir.join(name)) {
+        match read_list(self.dir, name) {
             Ok(list) => take_all(name, list, &mut self.notes),
             Err(reason) => {
                 self.notes.push(Note {
@@ -212,8 +212,8 @@ fn take<R: Stored>(file: &str, index: usize, record: Value, notes: &mut Vec<Note
     }
 }
 
-fn read_list(path: &Path) -> Result<Vec<Value>, String> {
-    let text = fs_err::read(path).map_err(|error| error.to_string())?;
+fn read_list(dir: &Path, name: &str) -> Result<Vec<Value>, String> {
+    let text = kiln_files::read_beneath(dir, Path::new(name), LARGEST).map_err(|error| error.to_string())?;
     match serde_json::from_slice(&text).map_err(|error| format!("not JSON: {error}"))? {
         Value::Array(list) => Ok(list),
         other => Err(format!("not a list but {}", super::fields::kind(&other))),

@@ -7,7 +7,7 @@ mod pack;
 
 use std::{
     fmt::Display,
-    io,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -73,9 +73,11 @@ impl RecipeArchive {
             let packed = pack(&path)?;
             (packed.bytes, packed.left_out, file_name.into_owned())
         } else {
-            let size = fs_err::metadata(&path).map_err(unreadable)?.len();
-            Self::check_size(size)?;
-            let bytes = fs_err::read(&path).map_err(unreadable)?;
+            let file = kiln_files::open(&path).map_err(unreadable)?;
+            Self::check_size(file.metadata().map_err(unreadable)?.len())?;
+            let mut bytes = Vec::new();
+            // What is appended to it meanwhile does not count either.
+            file.take(LARGEST).read_to_end(&mut bytes).map_err(unreadable)?;
             let bytes = as_tar(bytes, &shown, &Limits::default())?;
             (bytes, Vec::new(), stem(&file_name).to_owned())
         };

@@ -119,12 +119,5 @@ impl PrivateKey {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let size = fs_err::metadata(path)?.len();
-    if size > LONGEST {
-        return Err(io::Error::other(format!(
-            "{} has {size} bytes, which is no key",
-            path.display()
-        )));
-    }
-    fs_err::read(path)
+    kiln_files::read_given(path, LONGEST)
 }

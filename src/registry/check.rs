@@ -219,7 +219,7 @@ async fn pull(place: &Place, entry: &Descriptor) -> Result<Pulled, Failure> {
 async fn read_layer(place: &Place, layer: &Descriptor, diff_id: &Digest, mut root: Root) -> Result<Root, Failure> {
     let senseless = |why: String| crate::refusal::senseless(layer.digest.as_str(), "cannot be read as a layer", why);
     let how = Compression::of(&layer.media_type).ok_or_else(|| senseless(format!("it is {}", layer.media_type)))?;
-    let mut pieces = place.pieces(layer).await?;
+    let mut pieces = place.pieces(layer)?;
     let (sender, receiver) = pipe::queue();
     let hasher = diff_id.hasher();
     let reading = tokio::task::spawn_blocking(move || {

@@ -233,7 +233,7 @@ fn read(path: &Path, is_own: bool) -> Result<Option<File>, Failure> {
             path.display()
         )));
     }
-    let text = fs_err::read(path).map_err(|error| unusable(format_args!("cannot be read: {error}")))?;
+    let text = kiln_files::read(path, LARGEST).map_err(|error| unusable(format_args!("cannot be read: {error}")))?;
     // The parser's message would show the line, and so the password.
     let file = serde_json::from_slice(&text).map_err(|_| {
         unusable(format_args!(

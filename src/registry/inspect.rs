@@ -175,7 +175,7 @@ async fn of_manifest(
     };
     let mut referrers = Vec::new();
     if with_referrers {
-        for referrer in place.referrers(&descriptor.digest).await?.iter().take(MAX_READ) {
+        for referrer in place.referrers(&descriptor.digest).await?.entries.iter().take(MAX_READ) {
             referrers.push(Box::pin(describe(place, referrer, true, false)).await?);
         }
     }

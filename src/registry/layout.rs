@@ -19,7 +19,7 @@ use crate::{
     model::{Descriptor, Document, Index, MAX_MANIFEST, media, to_json},
     reference::Which,
     remote::Found,
-    source::{FileSource, Pieces, Source},
+    source::{self, Pieces},
 };
 
 /// The annotation that names an entry of `index.json`.
@@ -87,20 +87,23 @@ impl Layout {
     }
 
     fn path(&self, digest: &Digest) -> PathBuf {
-        let (algorithm, hex) = digest.parts();
-        self.dir.join("blobs").join(algorithm).join(hex)
+        self.dir.join(blob_path(digest))
     }
 
     fn index(&self) -> Result<Index, Failure> {
-        let path = self.dir.join("index.json");
-        match fs_err::metadata(&path) {
-            Ok(metadata) if metadata.len() > MAX_INDEX => return Err(self.unusable("its index.json is too large")),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Index::new(Vec::new())),
-            Err(error) => return Err(self.failed(&error)),
-        }
-        let text = fs_err::read(&path).map_err(|error| self.failed(&error))?;
+        let Some(text) = self.read(Path::new("index.json"), MAX_INDEX)? else {
+            return Ok(Index::new(Vec::new()));
+        };
         serde_json::from_slice(&text).map_err(|error| self.unusable(format_args!("its index.json: {error}")))
+    }
+
+    /// The content of a file in it; none if it is not there.
+    fn read(&self, file: &Path, most: u64) -> Result<Option<Vec<u8>>, Failure> {
+        match kiln_files::read_beneath(&self.dir, file, most) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed(&error)),
+        }
     }
 
     /// The tags in it.
@@ -135,16 +138,9 @@ impl Layout {
     }
 
     fn small(&self, digest: &Digest) -> Result<Option<Bytes>, Failure> {
-        let path = self.path(digest);
-        match fs_err::metadata(&path) {
-            Ok(metadata) if metadata.len() > MAX_MANIFEST as u64 => {
-                return Err(self.unusable(format_args!("{digest} is too large for a manifest")));
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(self.failed(&error)),
-        }
-        let bytes = fs_err::read(&path).map_err(|error| self.failed(&error))?;
+        let Some(bytes) = self.read(&blob_path(digest), MAX_MANIFEST as u64)? else {
+            return Ok(None);
+        };
         if !digest.is_of(&bytes) {
             return Err(self.damaged(digest));
         }
@@ -174,7 +170,7 @@ impl Layout {
         if name.is_none() && document.subject().is_none() {
             return Ok(());
         }
-        let mark = fs_err::File::open(self.dir.join("oci-layout")).map_err(|error| self.failed(&error))?;
+        let mark = kiln_files::open_beneath(&self.dir, Path::new("oci-layout")).map_err(|error| self.failed(&error))?;
         // Another command may write to the same layout.
         flock(mark.file().as_fd(), FlockOperation::LockExclusive).map_err(|error| self.failed(&error.into()))?;
         let mut index = self.index()?;
@@ -213,7 +209,7 @@ impl Layout {
     }
 
     /// The bytes of a blob. The last piece comes only when digest and size are right.
-    pub async fn pieces(&self, blob: &Descriptor) -> Result<Pieces, Failure> {
+    pub fn pieces(&self, blob: &Descriptor) -> Result<Pieces, Failure> {
         let path = self.path(&blob.digest);
         if !self.has(blob) {
             return Err(Failure::new(
@@ -227,7 +223,9 @@ impl Layout {
             .hint("mirror the image again"));
         }
         let (damaged, digest, size) = (self.damaged(&blob.digest), blob.digest.clone(), blob.size);
-        let pieces = FileSource(path).open().await?;
+        let file =
+            kiln_files::open_beneath(&self.dir, &blob_path(&blob.digest)).map_err(|error| self.failed(&error))?;
+        let pieces = source::pieces(file);
         let state = (pieces, Some(digest.hasher()), 0_u64);
         let checked = futures::stream::try_unfold(state, move |(mut pieces, mut hasher, at)| {
             let (damaged, digest) = (damaged.clone(), digest.clone());
@@ -290,6 +288,12 @@ impl Layout {
         }
         Ok(found)
     }
+}
+
+/// The path of a blob in a layout.
+fn blob_path(digest: &Digest) -> PathBuf {
+    let (algorithm, hex) = digest.parts();
+    Path::new("blobs").join(algorithm).join(hex)
 }
 
 /// The media type that a document itself names.

@@ -11,7 +11,7 @@ use crate::{
     layout::Layout,
     model::{Descriptor, Document},
     reference::{Location, Which},
-    referrers,
+    referrers::{self, Referrers},
     remote::{Found, Remote},
     source::{Pieces, Source},
     transport::Access,
@@ -151,10 +151,14 @@ impl Place {
     }
 
     /// All that refers to a manifest.
-    pub(crate) async fn referrers(&self, subject: &Digest) -> Result<Vec<Descriptor>, Failure> {
+    pub(crate) async fn referrers(&self, subject: &Digest) -> Result<Referrers, Failure> {
         match self {
             Self::Remote(remote) => referrers::list(remote, subject).await,
-            Self::Layout(layout) => layout.0.referrers(subject),
+            Self::Layout(layout) => {
+                let mut found = Referrers::default();
+                found.add(layout.0.referrers(subject)?, 0);
+                Ok(found)
+            }
         }
     }
 
@@ -167,10 +171,10 @@ impl Place {
     }
 
     /// The bytes of a blob. The last piece comes only when digest and size are right.
-    pub(crate) async fn pieces(&self, blob: &Descriptor) -> Result<Pieces, Failure> {
+    pub(crate) fn pieces(&self, blob: &Descriptor) -> Result<Pieces, Failure> {
         match self {
             Self::Remote(remote) => Ok(download::pieces(remote, blob)),
-            Self::Layout(layout) => layout.0.pieces(blob).await,
+            Self::Layout(layout) => layout.0.pieces(blob),
         }
     }
 
@@ -182,7 +186,7 @@ impl Place {
                 format!("{} has {} bytes; {limit} are read at most", blob.digest, blob.size),
             ));
         }
-        let mut pieces = self.pieces(blob).await?;
+        let mut pieces = self.pieces(blob)?;
         let mut bytes = bytes::BytesMut::new();
         while let Some(piece) = pieces.next().await.transpose()? {
             bytes.extend_from_slice(&piece);
@@ -221,6 +225,6 @@ pub(crate) struct Blob<'a> {
 #[async_trait]
 impl Source for Blob<'_> {
     async fn open(&self) -> Result<Pieces, Failure> {
-        self.place.pieces(self.blob).await
+        self.place.pieces(self.blob)
     }
 }

@@ -35,13 +35,22 @@ pub struct FileSource(pub PathBuf);
 #[async_trait]
 impl Source for FileSource {
     async fn open(&self) -> Result<Pieces, Failure> {
-        let failed = |error: std::io::Error| Failure::io("cannot read a file that is to be sent", &error);
-        let file = fs_err::tokio::File::open(&self.0).await.map_err(failed)?;
-        let pieces = stream::try_unfold(file, move |mut file| async move {
-            let mut piece = BytesMut::with_capacity(PIECE);
-            let read = file.read_buf(&mut piece).await.map_err(failed)?;
-            Ok((read > 0).then(|| (piece.freeze(), file)))
-        });
-        Ok(pieces.boxed())
+        kiln_files::open(&self.0)
+            .map(pieces)
+            .map_err(|error| unreadable(&error))
     }
+}
+
+fn unreadable(error: &std::io::Error) -> Failure {
+    Failure::io("cannot read a file that is to be sent", error)
+}
+
+/// The bytes of an open file.
+pub(crate) fn pieces(file: fs_err::File) -> Pieces {
+    let pieces = stream::try_unfold(fs_err::tokio::File::from(file), |mut file| async move {
+        let mut piece = BytesMut::with_capacity(PIECE);
+        let read = file.read_buf(&mut piece).await.map_err(|error| unreadable(&error))?;
+        Ok((read > 0).then(|| (piece.freeze(), file)))
+    });
+    pieces.boxed()
 }

@@ -33,6 +33,9 @@ use crate::{
 /// The longest answer of a token service.
 const MAX_TOKEN: usize = 64 << 10;
 
+/// The most bytes of a file of authorities. Those of a whole distribution are a quarter of a megabyte.
+const MAX_AUTHORITIES: u64 = 16 << 20;
+
 /// How many redirects are followed.
 const MAX_HOPS: usize = 5;
 
@@ -606,7 +609,7 @@ fn read_authorities(path: &std::path::Path) -> Result<Vec<Certificate>, Failure>
         )
         .hint("--ca names a PEM file of certificates")
     };
-    let pem = fs_err::read(path).map_err(|error| invalid(&error))?;
+    let pem = kiln_files::read_given(path, MAX_AUTHORITIES).map_err(|error| invalid(&error))?;
     let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| invalid(&error))?;
     if certificates.is_empty() {
         return Err(invalid(&format_args!("{} holds no certificate", path.display())));

@@ -151,7 +151,12 @@ impl Search<'_> {
         }
         let digest = found.descriptor.digest.clone();
         let mut tasks = vec![Task::Add(found)];
-        for referrer in self.place.referrers(&digest).await? {
+        let referrers = self.place.referrers(&digest).await?;
+        self.bytes += referrers.bytes;
+        if self.bytes > MAX_BYTES {
+            return too_much("too much is said to refer to it");
+        }
+        for referrer in referrers.entries {
             tasks.push(Task::Visit(referrer, Some(digest.clone()), depth + 1));
         }
         match document {

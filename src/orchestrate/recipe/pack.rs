@@ -77,7 +77,7 @@ pub fn pack(dir: &Path) -> Result<Packed, Failure> {
                 if size > most {
                     return Err(too_large(dir.display(), &largest));
                 }
-                let file = fs_err::File::open(entry.path()).map_err(unreadable)?;
+                let file = kiln_files::open_beneath(dir, &path).map_err(unreadable)?;
                 // A file that grows meanwhile is as long as its header says.
                 let content = file.take(found.len());
                 archive.append_data(&mut header, &path, content).map_err(unreadable)?;

@@ -267,6 +267,34 @@ async fn with_documents(
 }
 
 #[test]
+async fn lists_of_referrers_have_a_limit_in_bytes() {
+    let root = index_of(Vec::new());
+    let documents = root.clone();
+    let pages = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&pages);
+    let address = start(move |asked: &Asked| {
+        if !asked.target.contains("/referrers/") {
+            return document(media::INDEX, documents.clone());
+        }
+        // One entry each, of which little can be of use.
+        let page = count.fetch_add(1, Ordering::Relaxed);
+        let entry = Descriptor::of(media::INDEX, &page.to_be_bytes()).annotated("x", "y".repeat(4_000_000));
+        let next = format!("<{}?n={page}>; rel=\"next\"", asked.target.split('?').next().unwrap());
+        document(media::INDEX, index_of(vec![entry])).header("link", next)
+    });
+    let place = place(address.await).await;
+    let dir = tempfile::tempdir().unwrap();
+    let to: Location = format!("oci:{}", dir.path().join("x").display()).parse().unwrap();
+    let to = open(&to, &access(), true).await.unwrap();
+    let failure = mirror::mirror(&place, Some(&tag()), &to, None, &notes().0)
+        .await
+        .unwrap_err();
+    assert_eq!(failure.code, Code::RegistryGraph, "{failure}");
+    let pages = pages.load(Ordering::Relaxed);
+    assert!(pages < 20, "{pages} pages of 4 MB were read");
+}
+
+#[test]
 async fn what_refers_to_itself_ends() {
     let inner = index_of(Vec::new());
     let root = index_of(vec![Descriptor::of(media::INDEX, &inner)]);
