@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use kiln_records::{Code, Failure};
-use nix::ifaddrs::getifaddrs;
 use reqwest::Url;
 use tokio::net::lookup_host;
 
@@ -133,21 +132,13 @@ async fn addresses(destinations: &[Destination]) -> Result<Vec<IpNet>, Failure> 
 
 /// The addresses of this host's network cards. A sandbox has a loopback of its own.
 fn own_addresses() -> Result<Vec<IpNet>, Failure> {
-    let cards = getifaddrs().map_err(|errno| {
+    let own = kiln_addresses::own().map_err(|error| {
         Failure::new(
             Code::NoNetwork,
-            format!("the addresses of this host are unknown: {errno}"),
+            format!("the addresses of this host are unknown: {error}"),
         )
     })?;
-    let addresses = cards.filter_map(|card| {
-        let address = card.address?;
-        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
-    });
-    Ok(addresses
-        .filter(|address| !address.is_loopback())
-        .map(IpNet::from)
-        .collect())
+    Ok(own.into_iter().map(IpNet::from).collect())
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@
 //!           transport                   requests: login, redirects, time, refusals
 //! ```
 
-mod address;
 pub mod affinity;
 mod challenge;
 pub mod check;
@@ -38,7 +37,6 @@ mod transport;
 mod upload;
 mod walk;
 
-pub use address::Kind as AddressKind;
 pub use place::{Place, open};
 pub use reference::{Location, Reference, Which};
 pub use remote::Remote;

@@ -14,6 +14,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, stream};
+use kiln_addresses::Guard;
 use kiln_records::{Code, Failure};
 use reqwest::{
     Body, Certificate, Method, Response, StatusCode, Url,
@@ -24,7 +25,6 @@ use serde::Deserialize;
 use tokio::sync::OnceCell;
 
 use crate::{
-    address::Guard,
     challenge::{self, Challenge},
     credentials::{Login, Logins},
     refusal,
@@ -210,12 +210,9 @@ impl Transport {
         let scheme = if access.insecure { "http" } else { "https" };
         let base = Url::parse(&format!("{scheme}://{host}/"))
             .map_err(|error| Failure::new(Code::RegistryReference, format!("`{registry}` names no host: {error}")))?;
-        let guard = Guard::of(&base).await;
-        let mut builder = reqwest::Client::builder()
-            .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(access.patience.connect)
-            .dns_resolver(Arc::new(guard.clone()))
-            .redirect(Policy::none());
+        let guard = Guard::of_namer(&base);
+        guard.look().await;
+        let mut builder = client(access, guard.clone());
         if guard.is_loopback() {
             builder = builder.no_proxy();
         }
@@ -278,7 +275,7 @@ impl Transport {
         }
         match self.guard.check(url) {
             Ok(()) => Ok(()),
-            Err(noun) => refuse(noun),
+            Err(why) => refuse(why.noun()),
         }
     }
 
@@ -494,6 +491,17 @@ impl Transport {
             .map_err(|_| refusal::senseless(&self.registry, what, "its tokens come from what is no address"))?;
         self.check(&url, what)?;
         let login = self.login().await?;
+        // The realm is the registry's word, and the password goes there.
+        let mut private = None;
+        if login.is_some() && url.scheme() == "http" {
+            let only = Guard::loopback_only();
+            only.check(&url)
+                .map_err(|why| refusal::redirect(&self.registry, what, why.noun()))?;
+            let built = client(&self.access, only).no_proxy().tls_certs_only([]).build();
+            private =
+                Some(built.map_err(|error| Failure::new(Code::TlsUnusable, format!("TLS cannot be used: {error}")))?);
+        }
+        let http = private.as_ref().unwrap_or(&self.http);
         let mut fields: Vec<(&str, &str)> = service.map(|service| ("service", service)).into_iter().collect();
         fields.extend((!scope.is_empty()).then_some(("scope", scope)));
         let request = match login {
@@ -506,14 +514,13 @@ impl Transport {
                 let mut form = Url::parse("form:").unwrap_or_else(|_| url.clone());
                 form.query_pairs_mut().clear().extend_pairs(&fields);
                 let form = form.query().unwrap_or_default().to_owned();
-                self.http
-                    .post(url)
+                http.post(url)
                     .header(reqwest::header::CONTENT_TYPE, "application/x-www-form-urlencoded")
                     .body(form)
             }
             login => {
                 url.query_pairs_mut().extend_pairs(&fields);
-                let request = self.http.get(url);
+                let request = http.get(url);
                 match login.and_then(basic) {
                     Some(value) => request.header(AUTHORIZATION, value),
                     None => request,
@@ -541,6 +548,15 @@ impl Transport {
             until: Instant::now() + Duration::from_secs(valid * 4 / 5),
         }))
     }
+}
+
+/// A client that goes where the guard lets it, and follows nobody elsewhere.
+fn client(access: &Access, guard: Guard) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(access.patience.connect)
+        .dns_resolver(Arc::new(guard))
+        .redirect(Policy::none())
 }
 
 fn basic(login: &Login) -> Option<HeaderValue> {

@@ -7,7 +7,7 @@ use futures::{StreamExt, future::join_all, stream};
 use kiln_records::{Moment, failure::chain, webhook::Delivery};
 use reqwest::{Client, redirect::Policy};
 
-use super::{Webhooks, guard::Guard, signature::SigningSecret};
+use super::{Webhooks, guard, signature::SigningSecret};
 use crate::{config::Receiver, metrics, settings::names_here, store::StoreError};
 
 /// The pause between two looks for deliveries that are due.
@@ -117,8 +117,8 @@ async fn post(
     delivery: &Delivery,
 ) -> Result<u16, Failed> {
     let failed = |status, why: String| Failed { status, why };
-    Guard::of(receiver)
-        .check_written()
+    guard::of(receiver)
+        .check(&receiver.url)
         .map_err(|error| failed(None, error.to_string()))?;
     let timestamp = u64::try_from(Moment::now().micros() / 1_000_000).unwrap_or(0);
     let answer = client
@@ -152,7 +152,7 @@ fn client(receiver: &Receiver) -> Result<Client, Trouble> {
         .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
         .timeout(PATIENCE)
         .redirect(Policy::none())
-        .dns_resolver(Arc::new(Guard::of(receiver)));
+        .dns_resolver(Arc::new(guard::of(receiver)));
     // A proxy cannot reach this host under its loopback names.
     if names_here(&receiver.url) {
         builder = builder.no_proxy();

@@ -13,6 +13,7 @@ use jsonwebtoken::{
     Algorithm, DecodingKey,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse},
 };
+use kiln_addresses::Guard;
 use kiln_records::{Code, Failure, failure::chain};
 use reqwest::{Certificate, Client, Url, redirect::Policy};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -43,6 +44,8 @@ const MOST_BYTES: usize = 1 << 20;
 pub(super) struct Keys {
     issuer: String,
     client: Client,
+    /// Where the issuer may lead this server to.
+    guard: Guard,
     refresh: Duration,
     known: RwLock<Option<Arc<Known>>>,
     /// The time and the success of the last request. Locked during a request, so that other callers wait for its
@@ -99,9 +102,13 @@ pub(super) enum Ends {
 
 impl Keys {
     pub(super) fn new(issuer: &str, settings: &OidcSettings) -> Result<Self, Failure> {
+        let url = Url::parse(issuer)
+            .map_err(|error| Failure::new(Code::OidcSettings, format!("`{issuer}` is no address: {error}")))?;
+        let guard = Guard::of_namer(&url);
         Ok(Self {
             issuer: issuer.to_owned(),
-            client: client(issuer, settings)?,
+            client: client(&url, &guard, settings)?,
+            guard,
             refresh: settings.jwks_refresh.duration(),
             known: RwLock::new(None),
             asked: Mutex::new(None),
@@ -180,6 +187,7 @@ impl Keys {
             keys: Vec<serde_json::Value>,
         }
         let address = format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'));
+        self.guard.look().await;
         let discovery: Discovery = self.get(&address).await?;
         if discovery.issuer != self.issuer {
             return Err(format!("{address} is about another issuer: {}", discovery.issuer));
@@ -191,6 +199,7 @@ impl Keys {
                 discovery.jwks_uri
             ));
         }
+        self.leads_to(&discovery.jwks_uri)?;
         let set: KeySet = self.get(&discovery.jwks_uri).await?;
         // Keys of unknown kinds are ignored.
         let keys: Vec<_> = set.keys.into_iter().filter_map(Key::read).collect();
@@ -200,9 +209,20 @@ impl Keys {
         // Nor may a code or a token be read on its way.
         let private = |url: Option<String>| Url::parse(&url?).ok().filter(is_private);
         let ends = private(discovery.authorization_endpoint).zip(private(discovery.token_endpoint));
+        if let Some((_, token)) = &ends {
+            self.leads_to(token.as_str())?;
+        }
         let endpoints = ends.map(|(authorization, token)| Endpoints { authorization, token });
         let read = Instant::now();
         Ok(Known { keys, endpoints, read })
+    }
+
+    /// Checks an address that the issuer names.
+    fn leads_to(&self, address: &str) -> Result<(), String> {
+        let url = Url::parse(address).map_err(|error| format!("{address}: {error}"))?;
+        self.guard
+            .check(&url)
+            .map_err(|why| format!("it names {address}, and may not lead there: {why}"))
     }
 
     async fn get<T: DeserializeOwned>(&self, address: &str) -> Result<T, String> {
@@ -285,17 +305,19 @@ impl Key {
     }
 }
 
-fn client(issuer: &str, settings: &OidcSettings) -> Result<Client, Failure> {
+fn client(issuer: &Url, guard: &Guard, settings: &OidcSettings) -> Result<Client, Failure> {
     let builder = || {
         let builder = Client::builder()
             .connect_timeout(TIMEOUT / 2)
             .timeout(TIMEOUT)
             .redirect(Policy::none())
+            .dns_resolver(Arc::new(guard.clone()))
             .pool_max_idle_per_host(0);
         // A proxy cannot reach this host under its loopback names.
-        match Url::parse(issuer) {
-            Ok(url) if names_here(&url) => builder.no_proxy(),
-            _ => builder,
+        if names_here(issuer) {
+            builder.no_proxy()
+        } else {
+            builder
         }
     };
     let built = match &settings.ca_bundle {

@@ -176,6 +176,48 @@ async fn passwords_go_to_the_registry_and_its_token_service_only() {
     }
 }
 
+#[test]
+async fn a_password_goes_to_no_other_address_of_this_machine_by_plain_http() {
+    let with_login = Access {
+        login: Some(Login::Password {
+            user: "me".to_owned(),
+            password: "secret".to_owned(),
+        }),
+        ..access()
+    };
+    for own in kiln_addresses::own()
+        .unwrap()
+        .into_iter()
+        .filter(std::net::IpAddr::is_ipv4)
+    {
+        let listener = tokio::net::TcpListener::bind((own, 0)).await.unwrap();
+        let realm = format!("http://{}/token", listener.local_addr().unwrap());
+        let challenge = format!("Bearer realm=\"{realm}\",service=\"s\"");
+        let refused = all_with(Reply::new(401).header("www-authenticate", challenge), &with_login).await;
+        assert_eq!(inspected(&refused).await.code, Code::RegistryRedirect, "{own}");
+        let came = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
+        assert!(came.is_err(), "{own} was asked");
+    }
+    // The loopback itself, by whatever name, is asked.
+    for host in ["127.0.0.1", "localhost"] {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let tokens = start(move |asked: &Asked| {
+            seen.lock().unwrap().push(asked.head.clone());
+            Reply::new(403)
+        });
+        let realm = format!("http://{host}:{}/token", tokens.await.port());
+        let challenge = format!("Bearer realm=\"{realm}\",service=\"s\"");
+        let refused = all_with(Reply::new(401).header("www-authenticate", challenge), &with_login).await;
+        assert_eq!(inspected(&refused).await.code, Code::RegistryUnauthorized, "{host}");
+        let asked = asked.lock().unwrap();
+        assert!(
+            asked.len() == 1 && asked[0].contains("authorization: basic "),
+            "{asked:?}"
+        );
+    }
+}
+
 async fn all_with(reply: Reply, access: &Access) -> Place {
     place_with(start(move |_| reply.clone()).await, access).await
 }
