@@ -13,13 +13,13 @@ use super::{
     create, customize, debug, doors,
     events::Events,
     evidence, fetch, ids, kiwi_config, mask,
-    outputs::Outputs,
+    outputs::{Outputs, is_verdict},
     package, pauses,
     process::blocking,
     proxy,
     reading::Reader,
     release::Releases,
-    shell, stop, verify,
+    stop, verify,
 };
 use jiff::Timestamp;
 use kiln_inside::{
@@ -181,12 +181,17 @@ impl Steps<'_> {
                     outputs.facts.devices = self.step(step, fetched).await?;
                 }
                 (Step::Customize, Work::Customize(work)) => {
-                    let customized = self.step(step, self.customize(work, &outputs, &prepared)).await;
-                    if customized.as_ref().is_err_and(shell::is_verdict) {
-                        // The root is complete, and another job may still package it.
+                    let customized = async {
+                        match self.customize(work, &outputs, &prepared).await {
+                            Err(verdict) if is_verdict(&verdict) => Ok(Some(verdict)),
+                            customized => customized.map(|()| None),
+                        }
+                    };
+                    if let Some(verdict) = self.step(step, customized).await? {
+                        // Another job may still package the root.
                         outputs.finished(step)?;
+                        return Err(verdict.at(step));
                     }
-                    customized?;
                 }
                 (Step::Package, _) => {
                     let packaged = package::package(self.job, &outputs, self.events);

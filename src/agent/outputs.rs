@@ -244,6 +244,11 @@ impl Outputs {
     }
 }
 
+/// Whether a failure is the end of a shell only: the root is as its user left it.
+pub(crate) fn is_verdict(failure: &Failure) -> bool {
+    matches!(failure.code, Code::ShellFailed | Code::ShellTimeout)
+}
+
 /// Removes whatever is at a path, if anything is.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs_err::symlink_metadata(path) {

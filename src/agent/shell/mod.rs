@@ -210,11 +210,6 @@ impl End {
     }
 }
 
-/// Whether a failure is the end of a shell, and says nothing of the root.
-pub fn is_verdict(failure: &Failure) -> bool {
-    matches!(failure.code, Code::ShellFailed | Code::ShellTimeout)
-}
-
 /// The two files by which a user ends a shell.
 #[derive(Debug)]
 struct Signals {

@@ -19,12 +19,18 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
-use crate::{proxy, twins::stand_in};
+use crate::{
+    proxy,
+    twins::{Root, stand_in},
+};
 
 /// The directory of the shell's files: in the sandbox, and in no root.
 const DIR: &str = "/run/kiln-shell";
 
 const SSHD: &str = "/usr/sbin/sshd";
+
+/// The most bytes of a list of users.
+const LARGEST_PASSWD: u64 = 1 << 20;
 
 /// A configured sshd.
 #[derive(Debug)]
@@ -241,7 +247,8 @@ async fn make_key(path: &Path) -> Result<(), Failure> {
 
 /// Makes root of the sandbox use the shell of the image's root: sshd looks it up before it enters the image.
 fn use_shell_of(root: &Path) -> io::Result<()> {
-    let Ok(theirs) = fs_err::read_to_string(root.join("etc/passwd")) else {
+    // Of an image that somebody made: a link or a fifo, perhaps.
+    let Some(theirs) = Root::open(root)?.text(Path::new("etc/passwd"), LARGEST_PASSWD) else {
         return Ok(());
     };
     let is_root = |line: &&str| line.starts_with("root:");

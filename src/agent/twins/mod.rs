@@ -35,7 +35,13 @@ use self::{
     download::Sharing,
     request::{Ended, Request},
 };
-use super::{channel::Channel, events::Events, outputs::Outputs, process::blocking, programs::Programs, shell};
+use super::{
+    channel::Channel,
+    events::Events,
+    outputs::{self, Outputs},
+    process::blocking,
+    programs::Programs,
+};
 use crate::twins::table::Table;
 
 pub(crate) use self::{
@@ -316,7 +322,7 @@ impl Twins {
         let counted = counted.map(drop);
         let outcome = match outcome {
             // With the twins in it, the root is not what its user left.
-            Err(failure) if shell::is_verdict(&failure) => counted.and(Err(failure)),
+            Err(failure) if outputs::is_verdict(&failure) => counted.and(Err(failure)),
             outcome => outcome.and(counted),
         };
         (execs, outcome.and(watched))

@@ -81,9 +81,8 @@ mod tests {
     use super::*;
 
     /// In a mount namespace of its own, where mounts come from another user namespace: how a tree with mounts below it is shown.
-    fn shown(make: fn(&Path) -> io::Result<()>) -> io::Result<()> {
-        let dir = tempfile::tempdir()?;
-        let (from, to) = (dir.path().join("usr"), dir.path().join("root"));
+    fn shown(dir: &Path, make: fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        let (from, to) = (dir.join("usr"), dir.join("root"));
         fs_err::create_dir_all(from.join("local"))?;
         fs_err::create_dir(&to)?;
         let none = None::<&str>;
@@ -119,7 +118,8 @@ mod tests {
         // Nobody else may make a mount.
         if nix::unistd::Uid::effective().is_root() {
             for make in [make_read_only, one_by_one] {
-                in_a_child(|| shown(make)).unwrap();
+                let dir = tempfile::tempdir().unwrap();
+                in_a_child(|| shown(dir.path(), make)).unwrap();
             }
         }
     }
