@@ -24,6 +24,7 @@ use kiln_records::{Code, Failure};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
+    mount::{MntFlags, umount2},
     sys::{
         prctl,
         signal::{Signal, kill},
@@ -201,6 +202,9 @@ fn run(plan: &Plan, socket: &UnixStream) -> Result<Report, Failure> {
     let _ = remove_file(&Files::of(&plan.dir).agent());
     let _ = remove_file(&Files::of(&plan.dir).kvm());
     while waitpid(None, None).is_ok() {}
+    // While this process still has the lock, or the next sandbox would find the disk space half written. Where there is none of its
+    // own, nothing is mounted.
+    let _ = umount2(&plan.dir, MntFlags::empty());
     let mut said = String::new();
     let _ = std::fs::File::from(failure_out).read_to_string(&mut said);
     report.failure = serde_json::from_str(&said).ok().or(refused).or(lost);
