@@ -90,8 +90,9 @@ fn all_that_is_understood_is_said() {
         checks        warn: root_devices, root_links, root_modules, root_initrd, root_initrd_unread, root_accounts, root_packages, root_setuid, root_attributes, root_identity
         checks        off: root_modes (by the recipe)
         ---
-        warning: config.sh calls functions of kiwi that are obsolete and do nothing: baseMount
-        warning: disk.sh is not run: kiwi runs it for disks, live images and overlays, and not for a root file system
+        warnings   2
+        warning: config.sh calls functions of kiwi that are obsolete and do nothing: baseMount (obsolete_function)
+        warning: disk.sh is not run: kiwi runs it for disks, live images and overlays, and not for a root file system (script_not_run)
     ");
     // Nothing is said that is not in the document, and no record is made.
     let (reading, _) = read(&kiln, recipe.path(), &options);

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 use kiln::{
     artifacts::{ArtifactStore, S3Settings},
     config::{JobSettings, WebhookSettings},
-    orchestrate::{ask::Asker, schedule::Scheduler, sets::Met},
+    orchestrate::{Met, ask::Asker, schedule::Scheduler},
     store::{Query, SharedStore, StoreError, Stored, open},
     webhooks::Webhooks,
 };

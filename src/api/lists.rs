@@ -213,6 +213,12 @@ impl<R: Listed> ListQuery<R> {
         Ok(list)
     }
 
+    /// The same list with no more records than these in an answer.
+    pub(super) fn at_most(mut self, most: u32) -> Self {
+        self.limit = Some(self.limit.map_or(most, |limit| limit.min(most)));
+        self
+    }
+
     /// Answers with the records of `page`.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! What the records say of themselves: whether anything was dropped before its promised age. Reads the database, if there is
-//! one.
+//! What the records say of themselves: whether anything was dropped before its promised age, and what is near the end of its
+//! budget. Reads the database, if there is one.
 
 use super::Finding;
-use crate::{config::Config, site::open_store};
+use crate::{config::Config, site::open_store, store::Count};
 
 const AREA: &str = "records";
 const WHAT: &str = "budgets";
@@ -20,24 +20,74 @@ pub(super) async fn examine(config: &Config) -> Option<Finding> {
         Ok(store) => store,
         Err(failure) => return Some(unknown(&failure)),
     };
-    let dropped = store.dropped().await;
+    let asked = match store.dropped().await {
+        Ok(dropped) => store.counts().await.map(|counts| (dropped, counts)),
+        Err(error) => Err(error),
+    };
     store.close().await;
-    let dropped = match dropped {
-        Ok(dropped) => dropped,
+    let (dropped, counts) = match asked {
+        Ok(asked) => asked,
         Err(error) => return Some(unknown(&error)),
     };
-    if dropped.is_empty() {
-        let detail = "nothing was dropped before its promised age";
+    let near: Vec<_> = counts.iter().flat_map(|count| near_end(count, config)).collect();
+    if dropped.is_empty() && near.is_empty() {
+        let detail = "nothing was dropped before its promised age, and nothing is near the end of its budget";
         return Some(Finding::ok(AREA, WHAT, detail));
+    }
+    if dropped.is_empty() {
+        let detail = format!("near the end of their budgets: {}", near.join(", "));
+        let next = "delete what is not needed, or raise `records_of_caller` and `records` in [limits]";
+        return Some(Finding::broken(AREA, WHAT, detail, next));
     }
     let each = dropped.iter().map(|one| {
         let (number, kind, last) = (one.number, one.kind.name(), one.last.to_the_second());
         format!("{number} {kind} (the last at {last})")
     });
-    let detail = format!(
+    let mut detail = format!(
         "dropped before their promised age: {}",
         each.collect::<Vec<_>>().join(", ")
     );
+    if !near.is_empty() {
+        detail.push_str("; near the end of their budgets: ");
+        detail.push_str(&near.join(", "));
+    }
     let next = "see who sent so much: `kiln audit`, and the warnings in the server's log (docs/security.md#budgets)";
     Some(Finding::broken(AREA, WHAT, detail, next))
+}
+
+/// What has used up four fifths of its budget.
+fn near_end(count: &Count, config: &Config) -> Vec<String> {
+    let is_near = |number: u64, most: u32| most > 0 && number * 5 >= u64::from(most) * 4;
+    let (kind, of_all, of_caller) = (count.kind, config.limits.records, config.limits.records_of_caller);
+    let mut near = Vec::new();
+    if is_near(count.all, of_all) {
+        near.push(format!("{} of {of_all} {kind}", count.all));
+    }
+    if let Some((caller, number)) = count.most.as_ref().filter(|(_, number)| is_near(*number, of_caller)) {
+        near.push(format!("{number} of {of_caller} {kind} of {}", caller.escape_debug()));
+    }
+    near
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_fifths_of_a_budget_are_near_its_end() {
+        let mut config = Config::default();
+        (config.limits.records, config.limits.records_of_caller) = (100, 10);
+        let count = |all, own| Count {
+            kind: "images",
+            all,
+            most: Some(("a".to_owned(), own)),
+        };
+        assert_eq!(near_end(&count(79, 7), &config), Vec::<String>::new());
+        assert_eq!(
+            near_end(&count(80, 8), &config),
+            ["80 of 100 images", "8 of 10 images of a"]
+        );
+        config.limits.records = 0;
+        assert_eq!(near_end(&count(u64::from(u32::MAX), 0), &config), Vec::<String>::new());
+    }
 }

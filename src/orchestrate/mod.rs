@@ -37,6 +37,7 @@ mod life;
 mod live;
 mod log_artifact;
 pub mod loops;
+mod met;
 mod orchestrator;
 pub mod package_index;
 mod peers;
@@ -67,6 +68,7 @@ pub use self::{
     equipment::{Equipment, Lack},
     job_doors::{AgentSocket, JobDoors, make_root as make_doors_root},
     life::lease_file,
+    met::Met,
     orchestrator::{Ended, Orchestrator, Parts},
     peers::Peers,
     places::Places,

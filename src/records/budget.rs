@@ -58,6 +58,12 @@ pub const LIST_BYTES: usize = 1 << 20;
 /// Records in the answer of a list of Kiln's own that was not asked for fewer.
 pub const LISTED: u32 = 1_000;
 
+/// Of these, those in an answer to a caller without a token.
+pub const LISTED_OPENLY: u32 = 100;
+
+/// Sets that one answer of the catalogue looks through.
+pub const LOOKED_THROUGH: u32 = 2_000;
+
 /// Answers that grow as long as their jobs run.
 pub const STREAMS: usize = 1_024;
 /// Of these, those of one caller.
@@ -151,6 +157,18 @@ pub const BUDGETS: &[Budget] = &[
         most: Most::Count(LISTED as u64),
         of: Of::Request,
         beyond: "the answer says where the list goes on (`Link`)",
+    },
+    Budget {
+        what: "records in an answer to a caller without a token",
+        most: Most::Count(LISTED_OPENLY as u64),
+        of: Of::Request,
+        beyond: "the answer says where the list goes on (`Link`)",
+    },
+    Budget {
+        what: "sets that an answer of the catalogue looks through",
+        most: Most::Count(LOOKED_THROUGH as u64),
+        of: Of::Request,
+        beyond: "the answer, which may be empty, says where the list goes on (`Link`)",
     },
     Budget {
         what: "streams of logs that are open",

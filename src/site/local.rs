@@ -35,10 +35,10 @@ use crate::{
     artifacts::ArtifactStore,
     config::{Config, WebhookSettings},
     orchestrate::{
-        Orchestrator,
+        Met, Orchestrator,
         ask::{Ask, Asker, Refusal},
         runner::{Runner, Runners},
-        sets::{Met, Sets},
+        sets::Sets,
     },
     retention::Retention,
     sandbox::doors,

@@ -28,9 +28,9 @@ use crate::{
     },
     config::{Access, Config},
     orchestrate::{
-        AgentAddress,
+        AgentAddress, Met,
         ask::Asker,
-        sets::{Booter, Met, Sets},
+        sets::{Booter, Sets},
     },
     retention::Retention,
     store::{LogFeed, SharedStore},

@@ -10,6 +10,20 @@ use super::Result;
 pub trait Budgets: Send + Sync {
     /// What was dropped so far, by any server.
     async fn dropped(&self) -> Result<Vec<Dropped>>;
+
+    /// How many records of each kind there are.
+    async fn counts(&self) -> Result<Vec<Count>>;
+}
+
+/// The number of records of a kind, deleted ones among them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Count {
+    /// The kind.
+    pub kind: &'static str,
+    /// Their number.
+    pub all: u64,
+    /// The caller that has made the most of them, and how many; none if Kiln made all by itself.
+    pub most: Option<(String, u64)>,
 }
 
 /// Things of a kind that were dropped.

@@ -43,7 +43,7 @@ use uuid::Uuid;
 pub use self::{
     allowance::Allowance,
     audit::{Audit, AuditQuery},
-    budgets::{Budgets, Dropped, DroppedKind},
+    budgets::{Budgets, Count, Dropped, DroppedKind},
     feed::LogFeed,
     logs::{Appended, JobLogs, LogRows, Pulse},
     overview::Overview,

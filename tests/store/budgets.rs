@@ -1,6 +1,6 @@
 //! One caller pushes out nothing that is another's, and has no more than its part.
 
-use kiln::store::{Allowance, AuditQuery, Cause, DeliveryQuery, DroppedKind, SharedStore, StoreError};
+use kiln::store::{Allowance, AuditQuery, Cause, Count, DeliveryQuery, DroppedKind, SharedStore, StoreError};
 use kiln_records::{
     Moment,
     audit::{AuditEntry, KnownBy},
@@ -40,6 +40,13 @@ async fn noted(store: &SharedStore, caller: &str, status: u16) {
     let adding = store.add_audit_entry(&entry, false);
     let number = allowance(caller, 0, 0).scope(adding).await.unwrap();
     store.end_audit_entry(number, status, None).await.unwrap();
+}
+
+/// The counts of a kind.
+async fn count(store: &SharedStore, kind: &str) -> Count {
+    let counts = store.counts().await.unwrap();
+    assert_eq!(counts.len(), 6, "{counts:?}");
+    counts.into_iter().find(|count| count.kind == kind).unwrap()
 }
 
 async fn refused_requests_push_out_no_entry_of_what_was_done(place: &Place) {
@@ -163,6 +170,12 @@ async fn a_caller_adds_no_more_than_it_may(place: &Place) {
         ),
         "{refused}"
     );
+    let expected = Count {
+        kind: "images",
+        all: 3,
+        most: Some(("a".to_owned(), 2)),
+    };
+    assert_eq!(count(&store, "images").await, expected);
     // Kiln itself adds what jobs have made.
     place::images(&store).insert(&place::image("i"), &[]).await.unwrap();
     // What was deleted counts until it is gone for good.

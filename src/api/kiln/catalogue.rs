@@ -4,7 +4,7 @@
 use std::{str::FromStr, time::Duration};
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{RawQuery, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -12,6 +12,7 @@ use axum::{
 use kiln_records::{
     ImageId, ImageSet, Moment, SetId,
     arch::Arch,
+    budget::{LISTED_OPENLY, LOOKED_THROUGH},
     set::{
         ImageFile, Proof, SetImage,
         ipxe::{Boot, LONGEST_PARAMETERS, script},
@@ -26,6 +27,7 @@ use crate::{
     api::{
         Api,
         address::Path,
+        auth::Principal,
         lists::{self, ListParameters, ListQuery, Listed},
         problem::{Problem, Result},
     },
@@ -119,7 +121,15 @@ impl Listed for CatalogueEntry {
 /// List the complete sets, by the last look into S3 and the records now.
 #[utoipa::path(get, path = "/catalogue", tag = "catalogue", params(ListParameters, crate::api::lists::ArchParameter),
     responses((status = 200, body = Vec<CatalogueEntry>), (status = 400, body = Problem)))]
-pub(super) async fn list(State(api): State<Api>, list: ListQuery<CatalogueEntry>) -> Result<Response> {
+pub(super) async fn list(
+    State(api): State<Api>,
+    principal: Option<Extension<Principal>>,
+    list: ListQuery<CatalogueEntry>,
+) -> Result<Response> {
+    let list = match principal {
+        Some(_) => list,
+        None => list.at_most(LISTED_OPENLY),
+    };
     list.answer(move |query| {
         let api = api.clone();
         async move { page(&api, query).await }
@@ -127,10 +137,10 @@ pub(super) async fn list(State(api): State<Api>, list: ListQuery<CatalogueEntry>
     .await
 }
 
-/// One page of complete sets. Sets that are not complete are passed over, so that a page is only empty at the end.
+/// One page of complete sets. Sets that are not complete are passed over; a page is empty at the end, and where very many were.
 async fn page(api: &Api, query: Query) -> crate::store::Result<PageText<CatalogueEntry>> {
     let sets = api.sets();
-    let mut page = PageText::default();
+    let (mut page, mut seen) = (PageText::default(), 0);
     let mut rest = Query {
         arch: None,
         limit: PAGE,
@@ -140,10 +150,11 @@ async fn page(api: &Api, query: Query) -> crate::store::Result<PageText<Catalogu
         let read = api.store.page_sets(&rest).await?;
         let is_last = read.len() < PAGE as usize;
         for stored in read {
-            if page.count == query.limit as usize {
+            if page.count == query.limit as usize || seen == LOOKED_THROUGH {
                 page.more = true;
                 return Ok(page);
             }
+            seen += 1;
             let position = stored.position;
             rest.after = Some(After {
                 key: match query.sort {
@@ -152,14 +163,15 @@ async fn page(api: &Api, query: Query) -> crate::store::Result<PageText<Catalogu
                 },
                 id: stored.record.id.to_string(),
             });
-            if !stored.record.was_complete {
-                continue;
-            }
-            let judged = sets.judge(&stored.record).await?;
+            let judged = match stored.record.was_complete {
+                true => sets.judge(&stored.record).await?,
+                false => Vec::new(),
+            };
             let looked = Looked { stored, judged };
             let entry = entry(&looked);
+            page.last = Some((entry.clone(), position));
             let fits = query.arch.is_none_or(|arch| entry.cpu_architectures.contains(&arch));
-            if looked.state() != SetState::Complete || !fits {
+            if looked.judged.is_empty() || looked.state() != SetState::Complete || !fits {
                 continue;
             }
             let channels = api.store.channels_of(entry.set_id).await?;
@@ -177,7 +189,6 @@ async fn page(api: &Api, query: Query) -> crate::store::Result<PageText<Catalogu
             }
             page.text.push_str(&text.text);
             page.count += 1;
-            page.last = text.last;
         }
         if is_last {
             return Ok(page);

@@ -24,7 +24,7 @@ pub(super) use self::{
     accept::{HISTORY, NewRun},
     again::record_like,
 };
-use super::{orchestrator::Orchestrator, sets::Met};
+use super::{met::Met, orchestrator::Orchestrator};
 use crate::{
     artifacts::ArtifactStore,
     config::{ChannelRule, JobSettings},

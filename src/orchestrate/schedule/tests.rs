@@ -118,7 +118,7 @@ impl Site {
             store: Arc::clone(&store),
             artifacts,
             webhooks: Arc::new(Webhooks::new(&WebhookSettings::default(), None, Arc::clone(&store))),
-            met: crate::orchestrate::sets::Met::default(),
+            met: crate::orchestrate::Met::default(),
             channels: Vec::new(),
             boots: None,
             jobs: JobSettings::default(),

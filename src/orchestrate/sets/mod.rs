@@ -12,7 +12,6 @@ mod catalogue;
 mod checks;
 mod look;
 mod members;
-mod met;
 mod refusal;
 
 use std::{sync::Arc, time::Duration};
@@ -31,7 +30,6 @@ pub use self::{
     boots::Booter,
     catalogue::{CatalogueRefusal, ChannelChange},
     checks::NotKept,
-    met::Met,
     refusal::SetRefusal,
 };
 use super::ask::Asker;

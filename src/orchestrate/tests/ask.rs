@@ -24,7 +24,7 @@ impl Site {
                 None,
                 Arc::clone(&self.store),
             )),
-            met: crate::orchestrate::sets::Met::default(),
+            met: crate::orchestrate::Met::default(),
             channels: Vec::new(),
             boots: None,
             jobs: JobSettings::default(),

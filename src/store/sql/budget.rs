@@ -1,17 +1,27 @@
 //! Keeps what callers add within their budgets, and notes what had to go. Touches the store's database only.
 
 use async_trait::async_trait;
-use kiln_records::{Moment, budget::RECORD_BYTES};
+use kiln_records::{Image, ImageSet, Job, Moment, PublicKey, Recipe, Schedule, budget::RECORD_BYTES};
 use sqlx::{Executor, Row as _};
 
-use super::{Connection, Statement, ThisStore, statements::insert};
+use super::{Connection, Row, Statement, ThisStore, statements::insert};
 use crate::{
     metrics,
     store::{
-        Allowance, Budgets, Dropped, DroppedKind, Lock, Result, StoreError,
+        Allowance, Budgets, Count, Dropped, DroppedKind, Lock, Result, StoreError,
         table::{Document, Table, Value},
     },
 };
+
+/// The tables of records that count for their callers.
+const COUNTED: [&str; 6] = [
+    Recipe::NAME,
+    Image::NAME,
+    PublicKey::NAME,
+    Job::NAME,
+    Schedule::NAME,
+    ImageSet::NAME,
+];
 
 /// What the caller may still add to a table.
 pub(super) struct Budget {
@@ -103,6 +113,25 @@ impl Budgets for ThisStore {
             }
         }
         Ok(dropped)
+    }
+
+    async fn counts(&self) -> Result<Vec<Count>> {
+        let mut counts = Vec::new();
+        for kind in COUNTED {
+            let mut all = Statement::new(format!("SELECT count(*) FROM {kind}"));
+            let all: i64 = self.readers().fetch_one(all.build()).await?.try_get(0)?;
+            let mut most = Statement::new(format!(
+                "SELECT caller, count(*) FROM {kind} WHERE caller IS NOT NULL GROUP BY caller ORDER BY count(*) DESC LIMIT 1"
+            ));
+            let row = self.readers().fetch_optional(most.build()).await?;
+            let read = |row: Row| Ok::<_, StoreError>((row.try_get(0)?, row.try_get::<i64, _>(1)?.unsigned_abs()));
+            counts.push(Count {
+                kind,
+                all: all.unsigned_abs(),
+                most: row.map(read).transpose()?,
+            });
+        }
+        Ok(counts)
     }
 }
 
