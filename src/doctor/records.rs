@@ -29,7 +29,9 @@ pub(super) async fn examine(config: &Config) -> Option<Finding> {
         Ok(asked) => asked,
         Err(error) => return Some(unknown(&error)),
     };
-    let near: Vec<_> = counts.iter().flat_map(|count| near_end(count, config)).collect();
+    let limits = &config.limits;
+    let near = |count| near_end(count, limits.records, limits.records_of_caller);
+    let near: Vec<_> = counts.iter().flat_map(near).collect();
     if dropped.is_empty() && near.is_empty() {
         let detail = "nothing was dropped before its promised age, and nothing is near the end of its budget";
         return Some(Finding::ok(AREA, WHAT, detail));
@@ -56,10 +58,9 @@ pub(super) async fn examine(config: &Config) -> Option<Finding> {
 }
 
 /// What has used up four fifths of its budget.
-fn near_end(count: &Count, config: &Config) -> Vec<String> {
+fn near_end(count: &Count, of_all: u32, of_caller: u32) -> Vec<String> {
     let is_near = |number: u64, most: u32| most > 0 && number * 5 >= u64::from(most) * 4;
-    let (kind, of_all, of_caller) = (count.kind, config.limits.records, config.limits.records_of_caller);
-    let mut near = Vec::new();
+    let (kind, mut near) = (count.kind, Vec::new());
     if is_near(count.all, of_all) {
         near.push(format!("{} of {of_all} {kind}", count.all));
     }
@@ -75,19 +76,16 @@ mod tests {
 
     #[test]
     fn four_fifths_of_a_budget_are_near_its_end() {
-        let mut config = Config::default();
-        (config.limits.records, config.limits.records_of_caller) = (100, 10);
         let count = |all, own| Count {
             kind: "images",
             all,
             most: Some(("a".to_owned(), own)),
         };
-        assert_eq!(near_end(&count(79, 7), &config), Vec::<String>::new());
+        assert_eq!(near_end(&count(79, 7), 100, 10), Vec::<String>::new());
         assert_eq!(
-            near_end(&count(80, 8), &config),
+            near_end(&count(80, 8), 100, 10),
             ["80 of 100 images", "8 of 10 images of a"]
         );
-        config.limits.records = 0;
-        assert_eq!(near_end(&count(u64::from(u32::MAX), 0), &config), Vec::<String>::new());
+        assert_eq!(near_end(&count(u64::from(u32::MAX), 0), 0, 10), Vec::<String>::new());
     }
 }

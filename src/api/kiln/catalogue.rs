@@ -163,9 +163,10 @@ async fn page(api: &Api, query: Query) -> crate::store::Result<PageText<Catalogu
                 },
                 id: stored.record.id.to_string(),
             });
-            let judged = match stored.record.was_complete {
-                true => sets.judge(&stored.record).await?,
-                false => Vec::new(),
+            let judged = if stored.record.was_complete {
+                sets.judge(&stored.record).await?
+            } else {
+                Vec::new()
             };
             let looked = Looked { stored, judged };
             let entry = entry(&looked);
