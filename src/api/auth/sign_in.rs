@@ -109,7 +109,7 @@ pub struct Return {
 pub struct Held {
     /// The token for requests to the API.
     pub token: Secret,
-    /// Whose it is ([`Principal::caller`]).
+    /// Whose it is, as [`caller`](super::Principal::caller) says it.
     pub caller: String,
     /// The time at which that token expires, in seconds since 1970.
     expires: Option<u64>,
