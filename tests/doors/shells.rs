@@ -68,8 +68,11 @@ fn strangers_leave_nothing_and_the_work_is_kept_with_no_process_to_spare() {
 
     // A directory is no verdict.
     run_in_the_end(&shell, "mkdir -p /tmp/complete /tmp/failed && touch /tmp/failed/inside");
-    run_in_the_end(&shell, FILL);
-    support::eventually(|| !shell.try_run("true").status.success());
+    // The login itself may find no process to spare before it says how it went.
+    support::eventually(|| {
+        let _ = shell.try_run(FILL);
+        !shell.try_run("true").status.success()
+    });
     site.json(&["jobs", "complete", &job]);
     let (_, after) = site.succeeded(&job);
     drop(held);
