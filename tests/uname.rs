@@ -143,15 +143,9 @@ fn dkms_builds_a_module_for_the_kernel_of_the_image() {
     a_module_is_built(HOST, &[]);
 }
 
-/// Why a test that takes a quarter of an hour is left out, if it is.
-fn unasked() -> Option<String> {
-    const ASKED: &str = "KILN_TEST_LONGEST";
-    (std::env::var_os(ASKED).is_none())
-        .then(|| format!("it compiles a module under the emulator, for a quarter of an hour; set {ASKED}=1"))
-}
-
 #[test]
 fn dkms_builds_a_module_for_the_kernel_of_an_emulated_image() {
-    needs!(support::no_namespaces(), support::no_emulation(), unasked());
+    let unasked = support::not_asked("it compiles a module under the emulator, for a quarter of an hour");
+    needs!(support::no_namespaces(), support::no_emulation(), unasked);
     a_module_is_built(foreign(), &[]);
 }

@@ -34,11 +34,9 @@ pub struct Guard {
 
 #[derive(Debug, Clone)]
 enum Others {
-    /// None.
-    None,
     /// Those that the chosen host names: public ones, and of the kinds that it has itself, as it was last seen.
     Named(Arc<RwLock<BTreeSet<Kind>>>),
-    /// Of these kinds.
+    /// Of these kinds; there may be none.
     Of(BTreeSet<Kind>),
 }
 
@@ -88,7 +86,7 @@ impl Guard {
         Self {
             host: bare(url).to_owned(),
             own: Some(kinds.into_iter().collect()),
-            others: Others::None,
+            others: Others::Of(BTreeSet::new()),
             advice,
             proxies: proxies(),
         }
@@ -161,7 +159,6 @@ impl Guard {
                 let also = kind == Kind::Here && kinds.contains(&Kind::Loopback);
                 kind == Kind::Public || kinds.contains(&kind) || also
             }
-            (_, Others::None) => false,
         };
         is_allowed.then_some(()).ok_or(NotAllowed::Kind {
             address,

@@ -7,9 +7,10 @@ use std::{
 
 use nix::ifaddrs::getifaddrs;
 
-/// The services by which clouds tell their machines secrets, where these are not of the local link: Alibaba's, Azure's, Oracle's, and
-/// those of Amazon and Google on IPv6.
-const METADATA: [IpAddr; 5] = [
+/// The services by which clouds tell their machines secrets: the one of most clouds, Alibaba's, Azure's, Oracle's, and those of Amazon
+/// and Google on IPv6.
+const METADATA: [IpAddr; 6] = [
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
@@ -52,7 +53,7 @@ impl Kind {
 
     /// The kind of an address, as far as it says it itself.
     fn written(address: IpAddr) -> Self {
-        if METADATA.contains(&address) || address == IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)) {
+        if METADATA.contains(&address) {
             return Self::Metadata;
         }
         match address {

@@ -62,15 +62,7 @@ pub async fn show(at: Shown<'_>, plan: &ShellPlan, built: Result<(), Failure>) -
                 what: &what,
             };
             let held = shell::hold(opening, channel, events).await;
-            match open.close().await {
-                Ok(warnings) => {
-                    for warning in warnings {
-                        events.warn(warning).await;
-                    }
-                    held
-                }
-                Err(failure) => Err(failure),
-            }
+            open.close(events).await.and(held)
         }
         Err(failure) => Err(failure),
     };

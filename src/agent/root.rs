@@ -26,7 +26,7 @@ use nix::{
     },
 };
 
-use super::{process::blocking, processes};
+use super::{events::Events, process::blocking, processes};
 
 /// The mounts over the root's own directories.
 const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];
@@ -166,15 +166,18 @@ impl OpenRoot {
         Ok(())
     }
 
-    /// Ends all other processes in the sandbox, and restores the root. Returns what was not restored: somebody's work is not
+    /// Ends all other processes in the sandbox, and restores the root. Warns of what was not restored: somebody's work is not
     /// lost for a file that cannot be put back.
     ///
     /// # Errors
     ///
     /// Something goes on in the root, or is mounted in it: the root must not be packaged then.
-    pub async fn close(self) -> Result<Vec<Warning>, Failure> {
+    pub async fn close(self, events: &Events) -> Result<(), Failure> {
         processes::end_all().await?;
-        blocking(move || self.restore()).await
+        for warning in blocking(move || self.restore()).await? {
+            events.warn(warning).await;
+        }
+        Ok(())
     }
 
     fn restore(mut self) -> Result<Vec<Warning>, Failure> {

@@ -32,29 +32,27 @@ pub(super) async fn examine(config: &Config) -> Option<Finding> {
     let limits = &config.limits;
     let near = |count| near_end(count, limits.records, limits.records_of_caller);
     let near: Vec<_> = counts.iter().flat_map(near).collect();
-    if dropped.is_empty() && near.is_empty() {
-        let detail = "nothing was dropped before its promised age, and nothing is near the end of its budget";
-        return Some(Finding::ok(AREA, WHAT, detail));
-    }
-    if dropped.is_empty() {
-        let detail = format!("near the end of their budgets: {}", near.join(", "));
-        let next = "delete what is not needed, or raise `records_of_caller` and `records` in [limits]";
-        return Some(Finding::broken(AREA, WHAT, detail, next));
-    }
-    let each = dropped.iter().map(|one| {
+    let gone = dropped.iter().map(|one| {
         let (number, kind, last) = (one.number, one.kind.name(), one.last.to_the_second());
         format!("{number} {kind} (the last at {last})")
     });
-    let mut detail = format!(
-        "dropped before their promised age: {}",
-        each.collect::<Vec<_>>().join(", ")
-    );
-    if !near.is_empty() {
-        detail.push_str("; near the end of their budgets: ");
-        detail.push_str(&near.join(", "));
+    let gone: Vec<_> = gone.collect();
+    let listed = |what: &str, all: &[String]| (!all.is_empty()).then(|| format!("{what}: {}", all.join(", ")));
+    let said = [
+        listed("dropped before their promised age", &gone),
+        listed("near the end of their budgets", &near),
+    ];
+    let said: Vec<_> = said.into_iter().flatten().collect();
+    if said.is_empty() {
+        let detail = "nothing was dropped before its promised age, and nothing is near the end of its budget";
+        return Some(Finding::ok(AREA, WHAT, detail));
     }
-    let next = "see who sent so much: `kiln audit`, and the warnings in the server's log (docs/security.md#budgets)";
-    Some(Finding::broken(AREA, WHAT, detail, next))
+    let next = if gone.is_empty() {
+        "delete what is not needed, or raise `records_of_caller` and `records` in [limits]"
+    } else {
+        "see who sent so much: `kiln audit`, and the warnings in the server's log (docs/security.md#budgets)"
+    };
+    Some(Finding::broken(AREA, WHAT, said.join("; "), next))
 }
 
 /// What has used up four fifths of its budget.

@@ -381,11 +381,7 @@ impl Orchestrator {
                 }
                 What::Execs(execs) => changes.push(Change::Ran(execs.clone())),
                 What::Warning(warning) => {
-                    let warning = Warning {
-                        step,
-                        ..warning.clone()
-                    };
-                    changes.push(Change::Warned(number, warning));
+                    changes.push(Change::Warned(number, warning.at(step)));
                 }
                 What::Shell(news) => changes.push(Change::Shell(news.clone())),
                 What::Log { .. } | What::Progress { .. } => {}

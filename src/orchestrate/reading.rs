@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use kiln_records::{
-    CacheDepth, CheckLevels, Code, Failure, GivenUp, JobId, Step, TwinLevel, Warning, Warnings,
+    CacheDepth, CheckLevels, Code, Failure, GivenUp, JobId, Step, TwinLevel, Warnings,
     additions::Additions,
     arch::Arch,
     protocol::{
@@ -244,11 +244,7 @@ impl ReadingDesk {
                 What::StepStarted(step) => heard.step = Some(*step),
                 What::Log { text, .. } => (self.say)(text),
                 What::Warning(warning) => {
-                    let (number, step) = (heard.next - 1, heard.step);
-                    let warning = Warning {
-                        step,
-                        ..warning.clone()
-                    };
+                    let (number, warning) = (heard.next - 1, warning.at(heard.step));
                     heard.warnings.note(number, warning);
                 }
                 _ => {}
@@ -303,7 +299,7 @@ impl AgentCalls for ReadingDesk {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use kiln_records::protocol::Event;
+    use kiln_records::{Warning, protocol::Event};
 
     use super::*;
 

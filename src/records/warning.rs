@@ -57,6 +57,12 @@ impl Warning {
         self
     }
 
+    /// The same, said in this step.
+    #[must_use]
+    pub fn at(&self, step: Option<Step>) -> Self {
+        Self { step, ..self.clone() }
+    }
+
     /// One of a failure that ends nothing.
     pub fn of(failure: &Failure, message: impl fmt::Display) -> Self {
         Self {

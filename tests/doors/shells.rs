@@ -21,14 +21,6 @@ fn run_in_the_end(shell: &Shell, script: &str) {
     support::eventually(|| shell.try_run(script).status.success());
 }
 
-/// A login to a sandbox without a process to spare takes minutes on a busy host, and this waits for several of them.
-fn not_asked() -> Option<String> {
-    const ASKED: &str = "KILN_TEST_LONGEST";
-    std::env::var_os(ASKED)
-        .is_none()
-        .then(|| format!("it takes minutes on a busy host; {ASKED}=1 runs it"))
-}
-
 /// Starts processes until no more are allowed. Those go on without their user.
 const FILL: &str = "setsid python3 -c '
 import os, time
@@ -45,7 +37,9 @@ time.sleep(10000)
 
 #[test]
 fn strangers_leave_nothing_and_the_work_is_kept_with_no_process_to_spare() {
-    needs!(support::no_namespaces(), support::not_root(), not_asked());
+    // It waits for several logins to a sandbox without a process to spare.
+    let unasked = support::not_asked("it takes minutes on a busy host");
+    needs!(support::no_namespaces(), support::not_root(), unasked);
     let site = Site::start(&[("KILN__CAPACITY__PROCESSES_PER_JOB", "150")]);
     let job = site.customize(&["--ssh-containers-jail", "true"]);
     let shell = site.open(&job);

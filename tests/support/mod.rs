@@ -120,6 +120,13 @@ pub fn own_address() -> Option<std::net::IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
+/// Why a test that takes longer than all others is left out, unless it was asked for.
+pub fn not_asked(why: &str) -> Option<String> {
+    const ASKED: &str = "KILN_TEST_LONGEST";
+    let is_asked = std::env::var_os(ASKED).is_some();
+    (!is_asked).then(|| format!("{why}; set {ASKED}=1"))
+}
+
 /// Why a test that needs root cannot run, if so.
 pub fn not_root() -> Option<String> {
     (!Uid::effective().is_root()).then(|| "this test must be run by root".to_owned())

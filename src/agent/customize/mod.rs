@@ -51,7 +51,7 @@ impl Customizing<'_> {
             Err(failure) => return (None, Err(failure)),
         };
         if let Err(failure) = pauses::trust_the_site(&self.outputs.root(), true).await {
-            let closed = open.close().await;
+            let closed = open.close(self.events).await;
             return (None, closed.and(Err(failure)));
         }
         let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http, None);
@@ -64,20 +64,14 @@ impl Customizing<'_> {
         // Before all remaining processes are killed: the deaths of the twins' own tools would be reported as failures.
         let (execs, outcome) = Twins::end(twins, programs, self.emulator, outcome).await;
         let trusted = pauses::trust_the_site(&self.outputs.root(), false).await;
-        let closed = open.close().await.map(|mut warnings| {
-            // The work is done: what is not undone around it is told, and does not cost it.
-            warnings.extend(trusted.err().map(|failure| Warning::of(&failure, &failure)));
-            warnings
-        });
-        match closed {
-            Ok(warnings) => {
-                for warning in warnings {
-                    self.events.warn(warning).await;
-                }
-                (execs, outcome)
-            }
-            Err(failure) => (execs, Err(failure)),
+        if let Err(failure) = open.close(self.events).await {
+            return (execs, Err(failure));
         }
+        // The work is done: what is not undone around it is told, and does not cost it.
+        if let Err(failure) = trusted {
+            self.events.warn(Warning::of(&failure, &failure)).await;
+        }
+        (execs, outcome)
     }
 
     async fn change_open(

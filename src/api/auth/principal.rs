@@ -1,5 +1,6 @@
 //! The identity of a caller. Pure: no I/O.
 
+use axum::Extension;
 use kiln_records::{Role, TokenId};
 
 /// An authenticated caller. Handlers find it in the request's extensions.
@@ -27,6 +28,11 @@ pub enum PrincipalKind {
 }
 
 impl Principal {
+    /// The name of a request's caller, for records; none where the request has no known caller.
+    pub fn name_of(caller: Option<Extension<Self>>) -> Option<String> {
+        caller.map(|Extension(principal)| principal.name)
+    }
+
     /// The name under which the caller's use of budgets is counted: another token of the same name is another caller.
     pub fn caller(&self) -> String {
         match &self.kind {

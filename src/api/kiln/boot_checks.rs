@@ -98,7 +98,7 @@ pub(super) async fn put(
         seconds: given.seconds,
         machine: given.machine,
         checked: Moment::now(),
-        by: principal.map(|Extension(principal)| principal.name),
+        by: Principal::name_of(principal),
     };
     api.sets().keep_check(id, &check, given.console).await?;
     Ok(Json(check))

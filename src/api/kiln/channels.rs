@@ -143,6 +143,6 @@ fn change(
         name,
         channel,
         after,
-        by: principal.map(|Extension(principal)| principal.name),
+        by: Principal::name_of(principal),
     })
 }

@@ -77,7 +77,7 @@ pub(in crate::api) async fn create(
         changes: given.changes,
         options: given.options,
     };
-    let who = principal.map(|Extension(principal)| principal.name);
+    let who = Principal::name_of(principal);
     let job = api.asker.ask(JobId::new(), Ask::New(Box::new(new)), who).await?;
     Ok((StatusCode::CREATED, Json(job)))
 }

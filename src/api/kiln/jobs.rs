@@ -384,7 +384,7 @@ pub(in crate::api) async fn retry(
     let job = id(&text)?;
     let from = body.read_if_any::<JobRetry>()?.and_then(|retry| retry.from);
     let old = Box::new(carried_out(&api, job).await?);
-    let who = principal.map(|Extension(principal)| principal.name);
+    let who = Principal::name_of(principal);
     let job = api.asker.ask(JobId::new(), Ask::Again { old, from }, who).await?;
     Ok((StatusCode::CREATED, Json(job)))
 }

@@ -177,7 +177,7 @@ pub(super) async fn create(
     body: RawBody,
 ) -> Answer<(StatusCode, Json<SetDetails>)> {
     let new = NewSet::try_from(body.read::<SetCreate>()?)?;
-    let who = principal.map(|Extension(principal)| principal.name);
+    let who = Principal::name_of(principal);
     let looked = api.sets().create(new, who, Moment::now()).await?;
     Ok((StatusCode::CREATED, Json(looked.into())))
 }
@@ -218,7 +218,7 @@ pub(super) async fn add_arch(
     let wanted = wanted(body.read::<SetGrow>()?.arches)?;
     let looked = api
         .sets()
-        .change(id, Change::Add(wanted), name_of(principal), Moment::now())
+        .change(id, Change::Add(wanted), Principal::name_of(principal), Moment::now())
         .await?;
     Ok(Json(looked.into()))
 }
@@ -236,13 +236,9 @@ pub(super) async fn rebuild(
     let change = Change::Rebuild;
     let looked = api
         .sets()
-        .change(id(&text)?, change, name_of(principal), Moment::now())
+        .change(id(&text)?, change, Principal::name_of(principal), Moment::now())
         .await?;
     Ok(Json(looked.into()))
-}
-
-fn name_of(principal: Option<Extension<Principal>>) -> Option<String> {
-    principal.map(|Extension(principal)| principal.name)
 }
 
 impl Api {

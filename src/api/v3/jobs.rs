@@ -82,7 +82,7 @@ pub(in crate::api) async fn create(
     body: RawBody,
 ) -> Answer<(StatusCode, Json<Job>)> {
     let given: JobCreate = body.read()?;
-    let who = principal.map(|Extension(principal)| principal.name);
+    let who = Principal::name_of(principal);
     let job = api.asker.ask(JobId::new(), given.into(), who).await?;
     Ok((StatusCode::CREATED, Json(job)))
 }
