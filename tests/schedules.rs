@@ -162,7 +162,7 @@ async fn a_server_that_is_killed_makes_one_job_of_each_run() {
                 .ok_or_else(|| format!("{ticks:?}"))
         })
         .await;
-        assert_eq!(tick["due"], "2026-01-01T00:00:00");
+        assert_eq!(tick["due"], "2026-01-01T00:00:00+00:00");
         let job = match tick["set_id"].as_str() {
             Some(set) => server.read(&format!("/kiln/v1/sets/{set}")).await["arches"][0]["jobs"][0].clone(),
             None => tick["job_id"].clone(),

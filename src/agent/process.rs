@@ -83,14 +83,16 @@ impl Finished {
     /// Also `tool_killed` when something killed it, which proves nothing about the recipe. The server says whether that
     /// was the kernel, for lack of memory.
     pub fn check_own(&self, cause: impl FnOnce(&Self) -> Failure) -> Result<(), Failure> {
-        self.check(|tool| match tool.status.signal() {
-            Some(signal) if signal == Signal::SIGKILL as i32 => {
-                Failure::new(Code::ToolKilled, format!("{} was killed", self.program))
-                    .hint("the kernel's log may say what killed it")
-            }
-            _ => cause(tool),
-        })
+        self.check(|tool| killed(&tool.program, tool.status).unwrap_or_else(|| cause(tool)))
     }
+}
+
+/// `tool_killed` if this program of the toolbox ended so.
+pub fn killed(program: &str, status: ExitStatus) -> Option<Failure> {
+    let is_killed = status.signal() == Some(Signal::SIGKILL as i32);
+    is_killed.then(|| {
+        Failure::new(Code::ToolKilled, format!("{program} was killed")).hint("the kernel's log may say what killed it")
+    })
 }
 
 /// Runs a tool to its end. With an `emulator`, deaths of programs under it are reported.

@@ -14,7 +14,7 @@ use kiln_records::{Code, Failure, Warning};
 use serde::Deserialize;
 use tokio::{io::AsyncWriteExt, process::Command};
 
-use super::{events::Events, kiwi_config, pauses::PYTHON, template};
+use super::{events::Events, kiwi_config, pauses::PYTHON, process, template};
 
 /// The program, which uses kiwi's own libraries.
 const PROGRAM: &str = include_str!("resolve.py");
@@ -59,7 +59,7 @@ pub struct Before {
 ///
 /// # Errors
 ///
-/// `recipe_config_missing` without a description; `recipe_config_invalid` for one that cannot be resolved.
+/// `recipe_config_missing` without a description; `recipe_config_invalid` for one that cannot be resolved; `tool_killed`.
 pub async fn resolve(recipe: &Path, events: &Events) -> Result<Before, Failure> {
     let path = kiwi_config::find(recipe)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -114,7 +114,9 @@ async fn run(program: &str, arguments: &[&Path], input: &[u8]) -> io::Result<Out
 
 /// The failure of such a program: its last words about this description.
 fn failed(name: &str, ended: &Output) -> Failure {
-    let words = String::from_utf8_lossy(&ended.stderr);
-    let end = words.trim().lines().next_back().unwrap_or("it said nothing");
-    kiwi_config::invalid(name, &format_args!("{}: {end}", ended.status))
+    process::killed("the reader of the description", ended.status).unwrap_or_else(|| {
+        let words = String::from_utf8_lossy(&ended.stderr);
+        let end = words.trim().lines().next_back().unwrap_or("it said nothing");
+        kiwi_config::invalid(name, &format_args!("{}: {end}", ended.status))
+    })
 }

@@ -11,8 +11,13 @@ use std::{
 use kiln_records::{Code, Failure, protocol::TemplateMode};
 use serde::{Deserialize, Serialize};
 
+use crate::process;
+
 /// The agent's first argument in that process.
 pub const COMMAND: &str = "render";
+
+/// What the process is, for people.
+const PROGRAM: &str = "the process that renders the recipe's templates";
 
 /// What to do.
 #[derive(Serialize, Deserialize)]
@@ -41,7 +46,7 @@ enum Said {
 ///
 /// # Errors
 ///
-/// `template_failed` also when the process was killed.
+/// `template_failed` also when the process ended early; `tool_killed`.
 pub fn render(
     recipe: &Path,
     values: &BTreeMap<String, String>,
@@ -60,7 +65,7 @@ pub fn render(
 ///
 /// # Errors
 ///
-/// `template_failed` also when the process was killed.
+/// `template_failed` also when the process ended early; `tool_killed`.
 pub fn needed_values(recipe: &Path) -> Result<BTreeSet<String>, Failure> {
     let recipe = recipe.to_owned();
     carry_out(&Order::Ask { recipe }, &|_| ())
@@ -98,11 +103,10 @@ fn carry_out(order: &Order, say: &dyn Fn(&str)) -> Result<BTreeSet<String>, Fail
     match outcome {
         Some(None) => Ok(names),
         Some(Some(failure)) => Err(failure),
-        None => Err(Failure::new(
-            Code::TemplateFailed,
-            format!("the process that renders the recipe's templates ended: {status}"),
-        )
-        .hint("an expression in a template is nested too deeply for the engine, or the job has too little memory")),
+        None => Err(process::killed(PROGRAM, status).unwrap_or_else(|| {
+            Failure::new(Code::TemplateFailed, format!("{PROGRAM} ended: {status}"))
+                .hint("an expression in a template is nested too deeply for the engine")
+        })),
     }
 }
 
