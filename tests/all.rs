@@ -81,7 +81,7 @@ mod webhooks;
 
 /// The tests that only `make test-all` runs, by the beginnings of their paths: those that take long, and of each area what
 /// the quick ones do not leave out.
-const LONG: [&str; 92] = [
+const LONG: [&str; 93] = [
     "agent::foreign",
     "agent::watch",
     "api::openapi::a_client_that_tries",
@@ -117,6 +117,7 @@ const LONG: [&str; 92] = [
     "drivers::microvm",
     "drivers::namespace::a_supervisor_killed",
     "drivers::namespace::whoever",
+    "drivers::podman",
     "drivers::reach::machines",
     "drivers::reach::what_is_denied_to_machines",
     "emulator_fault::a_crash_that",

@@ -14,5 +14,6 @@ mod kubernetes;
 mod microvm;
 mod namespace;
 mod place;
+mod podman;
 mod reach;
 mod stand_in;

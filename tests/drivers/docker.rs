@@ -1,4 +1,6 @@
-//! The docker driver, on a real engine with runc.
+//! The docker driver, on real engines with runc.
+
+use std::marker::PhantomData;
 
 use kiln::sandbox::{
     Driver,
@@ -14,10 +16,42 @@ use crate::support::{
     engine::{Engine, KNOWN_NAME},
 };
 
-/// Sandboxes in containers on the engine's own kernel.
-pub struct Containers {
-    pub driver: DockerDriver,
+/// Which engine has the containers.
+pub trait Peer: Sync {
+    const NAME: &'static str;
+    /// The resolver in `/etc/resolv.conf` of a sandbox.
+    const RESOLVER: &'static str;
+
+    /// Why there cannot be one here, if so.
+    fn lack() -> Option<String>;
+
+    /// The one that all tests of this program share.
+    fn engine() -> &'static Engine;
 }
+
+pub struct Docker;
+
+impl Peer for Docker {
+    const NAME: &'static str = "docker";
+    // The engine's own, in the container's network.
+    const RESOLVER: &'static str = "127.0.0.11";
+
+    fn lack() -> Option<String> {
+        Engine::lack()
+    }
+
+    fn engine() -> &'static Engine {
+        Engine::shared()
+    }
+}
+
+/// Sandboxes in containers on the engine's own kernel.
+pub struct ContainersOf<P> {
+    pub driver: DockerDriver,
+    engine: PhantomData<P>,
+}
+
+pub type Containers = ContainersOf<Docker>;
 
 /// The settings of a driver for the tests' engine; each test is an installation of its own.
 pub fn settings(kiln: &Kiln, engine: EngineAddress) -> DockerSettings {
@@ -38,17 +72,20 @@ pub fn installation(kiln: &Kiln) -> String {
     dir.trim_start_matches("kiln-test-").to_owned()
 }
 
-impl Kind for Containers {
-    const NAME: &'static str = "docker";
+impl<P: Peer> Kind for ContainersOf<P> {
+    const NAME: &'static str = P::NAME;
 
     fn lack() -> Option<String> {
-        Engine::lack().or_else(support::no_namespaces)
+        P::lack().or_else(support::no_namespaces)
     }
 
     async fn new(kiln: &Kiln) -> Self {
-        let engine = EngineAddress::Socket(Engine::shared().socket());
+        // The program does this at its start.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let engine = EngineAddress::Socket(P::engine().socket());
         Self {
             driver: DockerDriver::new(settings(kiln, engine)),
+            engine: PhantomData,
         }
     }
 
@@ -57,12 +94,11 @@ impl Kind for Containers {
     }
 
     fn environment(&self) -> Vec<(&'static str, String)> {
-        vec![Engine::shared().environment()]
+        vec![P::engine().environment()]
     }
 
     fn resolver(&self) -> &'static str {
-        // The engine's own, in the container's network.
-        "127.0.0.11"
+        P::RESOLVER
     }
 
     fn known_name(&self) -> Option<(&'static str, &'static str)> {
@@ -78,18 +114,17 @@ impl Kind for Containers {
     }
 
     fn leftovers(&self, kiln: &Kiln, job: JobId) -> Vec<String> {
-        leftovers(kiln, job)
+        leftovers(P::engine(), kiln, job)
     }
 
     fn clean(&self, kiln: &Kiln) {
-        clean(kiln);
+        clean(P::engine(), kiln);
     }
 }
 
 /// The remains of this installation at the engine, and of this job on the host.
-pub fn leftovers(kiln: &Kiln, job: JobId) -> Vec<String> {
+pub fn leftovers(engine: &Engine, kiln: &Kiln, job: JobId) -> Vec<String> {
     let mark = format!("label=kiln.installation={}", installation(kiln));
-    let engine = Engine::shared();
     let mut left: Vec<String> = engine
         .docker(&["ps", "--all", "--filter", &mark, "--format", "container {{.Names}}"])
         .lines()
@@ -109,9 +144,8 @@ pub fn leftovers(kiln: &Kiln, job: JobId) -> Vec<String> {
 }
 
 /// Removes what a failed test left.
-pub fn clean(kiln: &Kiln) {
+pub fn clean(engine: &Engine, kiln: &Kiln) {
     let mark = format!("label=kiln.installation={}", installation(kiln));
-    let engine = Engine::shared();
     for container in engine.docker(&["ps", "--all", "--quiet", "--filter", &mark]).lines() {
         engine.docker(&["rm", "--force", "--volumes", container]);
     }

@@ -111,11 +111,11 @@ impl Kind for Machines {
     }
 
     fn leftovers(&self, kiln: &Kiln, job: JobId) -> Vec<String> {
-        leftovers(kiln, job)
+        leftovers(Engine::shared(), kiln, job)
     }
 
     fn clean(&self, kiln: &Kiln) {
-        clean(kiln);
+        clean(Engine::shared(), kiln);
     }
 }
 

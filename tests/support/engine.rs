@@ -1,4 +1,4 @@
-//! A real Docker engine for one test program: in its own namespaces, so that its bridges, packet filters and mounts
+//! A real engine for one test program, Docker or Podman: in its own namespaces, so that its bridges, packet filters and mounts
 //! are separate from all others and disappear with it.
 
 #![allow(dead_code, reason = "every test program uses another part")]
@@ -31,7 +31,7 @@ kill -KILL "$inside" 2>/dev/null
 wait "$inside" 2>/dev/null
 kill "$slirp" 2>/dev/null
 wait
-for groups in /sys/fs/cgroup/*/"${1##*/}" /sys/fs/cgroup/"${1##*/}"; do
+for groups in /sys/fs/cgroup/*/"${1##*/}" /sys/fs/cgroup/"${1##*/}" /sys/fs/cgroup/*/libpod_parent /sys/fs/cgroup/libpod_parent; do
     if [ -d "$groups" ]; then
         for _ in 1 2 3 4 5 6 7 8 9 10; do
             find "$groups" -depth -type d -exec rmdir {} + 2>/dev/null && break
@@ -54,6 +54,23 @@ while true; do
     dockerd --data-root "$1/data" --exec-root "$1/exec" --pidfile "$1/engine.pid" --host "unix://$1/engine.sock" \
         --host tcp://10.0.2.100:2376 --tlsverify --tlscacert "$1/ca.pem" --tlscert "$1/tls.pem" --tlskey "$1/tls.key" \
         --cgroup-parent "/${1##*/}" --exec-opt native.cgroupdriver=cgroupfs --config-file "$1/daemon.json" >>"$1/log" 2>&1
+done
+"#;
+
+/// The same with Podman, whose files are all below the directory or in a `/run` of its own.
+const INSIDE_PODMAN: &str = r#"
+ip link set lo up
+until ip address show tap0 2>&1 | grep -q 10.0.2.100; do sleep 0.01; done
+mount --bind "$1/resolv.conf" /etc/resolv.conf
+mount -t tmpfs kiln-podman /run
+# Podman leaves files where it was started.
+cd "$1"
+python3 "$1/names.py" >/dev/null 2>&1 &
+while true; do
+    rm -f "$1/engine.sock"
+    while [ -e "$1/down" ]; do sleep 0.02; done
+    podman --runtime runc --root "$1/data" --runroot "$1/exec" --tmpdir "$1/tmp" --network-config-dir "$1/networks" --network-backend netavark \
+        --cgroup-manager cgroupfs system service --time 0 "unix://$1/engine.sock" >>"$1/log" 2>&1
 done
 "#;
 
@@ -108,22 +125,21 @@ fn runtimes(dir: &std::path::Path) -> String {
 /// The variable with the directory of an engine that another process of the same tests started.
 const DIR: &str = "KILN_TEST_ENGINE_DIR";
 
+/// The same for a Podman.
+const PODMAN_DIR: &str = "KILN_TEST_PODMAN_DIR";
+
 /// A running engine.
 pub struct Engine {
     dir: PathBuf,
     keeper: Option<(Child, ChildStdin)>,
+    /// The variable by which another process of the same tests finds it.
+    variable: &'static str,
 }
 
 impl Engine {
     /// The engine that all tests of this program share.
     pub fn shared() -> &'static Self {
-        static ENGINE: LazyLock<Engine> = LazyLock::new(|| match std::env::var_os(DIR) {
-            Some(dir) => Engine {
-                dir: dir.into(),
-                keeper: None,
-            },
-            None => Engine::start(),
-        });
+        static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::found_or_started(DIR, INSIDE));
         &ENGINE
     }
 
@@ -138,8 +154,39 @@ impl Engine {
             .or_else(super::not_root)
     }
 
+    /// A Podman that all tests of this program share.
+    pub fn podman() -> &'static Self {
+        static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::found_or_started(PODMAN_DIR, INSIDE_PODMAN));
+        &ENGINE
+    }
+
+    /// Why there cannot be a Podman here, if so.
+    pub fn lack_of_podman() -> Option<String> {
+        // Debian has netavark outside of the path.
+        let files = ["/usr/bin/podman", "/usr/lib/podman/netavark"].map(std::path::Path::new);
+        let is_there = files.iter().all(|file| file.exists());
+        (!is_there)
+            .then(|| "podman or netavark is not installed: run `.ci/install-packages test`".to_owned())
+            .or_else(Self::lack)
+    }
+
     /// Starts a new engine.
     pub fn start() -> Self {
+        Self::start_by(DIR, INSIDE)
+    }
+
+    fn found_or_started(variable: &'static str, inside: &str) -> Self {
+        match std::env::var_os(variable) {
+            Some(dir) => Self {
+                dir: dir.into(),
+                keeper: None,
+                variable,
+            },
+            None => Self::start_by(variable, inside),
+        }
+    }
+
+    fn start_by(variable: &'static str, inside: &str) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("kiln-engine-")
             .tempdir()
@@ -155,7 +202,7 @@ impl Engine {
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "engine-keeper"])
             .arg(&dir)
-            .arg(INSIDE)
+            .arg(inside)
             // An interrupt from the terminal does not reach it: it must end after the tests.
             .process_group(0)
             .stdin(Stdio::piped())
@@ -167,6 +214,7 @@ impl Engine {
         let engine = Self {
             dir,
             keeper: Some((keeper, input)),
+            variable,
         };
         engine.wait_until_it_answers();
         engine
@@ -199,7 +247,7 @@ impl Engine {
 
     /// The variable by which another process of these tests uses the same engine.
     pub fn environment(&self) -> (&'static str, String) {
-        (DIR, self.dir.display().to_string())
+        (self.variable, self.dir.display().to_string())
     }
 
     /// Runs Docker's own command line client on it.

@@ -122,14 +122,8 @@ fn note_end(end: &End) {
     }
 }
 
-/// Makes what no driver has put into the volume, and adds the name servers, which only the container knows.
-fn prepared(mut order: Order) -> Result<Order, Failure> {
-    if !order.allow.is_empty() {
-        let of_engine = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
-        for resolver in probe::resolvers(&of_engine) {
-            order.allow.push(resolver.into());
-        }
-    }
+/// Makes what no driver has put into the volume.
+fn prepared(order: Order) -> Result<Order, Failure> {
     let make = |name: &str, mode: u32| {
         let dir = Path::new(VOLUME).join(name);
         fs_err::create_dir_all(&dir)
@@ -186,7 +180,15 @@ fn run(order: &Order) -> Result<End, Failure> {
     if order.ids.is_none() {
         has_own_kernel(&order.hosts)?;
     }
-    routes::restrict(&order.allow, &order.deny)?;
+    let mut allow = order.allow.clone();
+    if !allow.is_empty() && order.resolvers.is_empty() {
+        // Only the container knows the name servers that the engine has given it.
+        let of_engine = fs_err::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        for resolver in probe::resolvers(&of_engine) {
+            allow.push(resolver.into());
+        }
+    }
+    routes::restrict(&allow, &order.deny)?;
     let disk = Path::new(VOLUME).join(DISK);
     if order.ids.is_some() {
         rights::keep_only_ids()?;

@@ -20,7 +20,7 @@ use nix::{
         utsname::uname,
         wait::waitpid,
     },
-    unistd::{ForkResult, fork, pipe2},
+    unistd::{ForkResult, Pid, fork, pipe2},
 };
 
 use super::{hand_over, inside::become_root, rights, said, say_line};
@@ -62,41 +62,59 @@ fn cpu() -> String {
     name.map_or_else(String::new, |(_, name)| name.to_owned())
 }
 
-/// Makes namespaces and a mount, which fails wherever a security module or an old kernel would prevent a sandbox.
+/// Makes namespaces and mounts, which fails wherever a security module, an old kernel or an engine's defaults would prevent a
+/// sandbox.
 fn try_out(ids: IdMap) -> Result<(), Failure> {
     rights::keep_only_ids()?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot test a sandbox", &error))?;
+    in_child(|| mount_something(theirs), |child| hand_over(ours, Some(ids), child))
+}
+
+fn mount_something(parent: UnixStream) -> Result<(), Failure> {
+    become_root(
+        CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID,
+        parent,
+    )?;
+    let tmp = Path::new("/tmp");
+    Linux.mount("kiln", tmp, "tmpfs", MsFlags::empty(), "size=1m")?;
+    for dir in ["lower", "upper", "work", "root"] {
+        Linux.mkdir(&tmp.join(dir))?;
+    }
+    let (layers, root) = (
+        "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work,userxattr",
+        tmp.join("root"),
+    );
+    Linux.mount("kiln", &root, "overlay", MsFlags::empty(), layers)?;
+    // The first process of the new process namespace has a `/proc` of its own, unless parts of the engine's are covered.
+    in_child(|| Linux.mount("proc", &root, "proc", MsFlags::empty(), ""), |_| Ok(()))
+}
+
+/// Does some work in a child, and meanwhile something in this process.
+fn in_child(
+    work: impl FnOnce() -> Result<(), Failure>,
+    meanwhile: impl FnOnce(Pid) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let system = |errno: Errno| Failure::new(Code::SandboxStart, format!("cannot test a sandbox: {errno}"));
     let (failure_out, failure_in) = pipe2(OFlag::O_CLOEXEC).map_err(system)?;
-    let (ours, theirs) = UnixStream::pair().map_err(|error| Failure::io("cannot test a sandbox", &error))?;
     // SAFETY: this process has one thread, so the child may allocate and call anything.
     #[expect(unsafe_code, reason = "fork has no safe form")]
     match unsafe { fork() }.map_err(system)? {
         ForkResult::Child => {
-            drop((ours, failure_out));
-            if let Err(failure) = mount_something(theirs) {
+            drop((failure_out, meanwhile));
+            if let Err(failure) = work() {
                 report_failure(&failure_in, &failure);
             }
             #[expect(clippy::exit, reason = "a forked child must not return into its parent's code")]
             std::process::exit(0);
         }
         ForkResult::Parent { child } => {
-            drop((theirs, failure_in));
-            hand_over(ours, Some(ids), child)?;
+            // Each side holds its own end of what they share only, and so sees the other one's end.
+            drop((failure_in, work));
+            meanwhile(child)?;
             let _ = waitpid(child, None);
             said(failure_out).map_or(Ok(()), Err)
         }
     }
-}
-
-fn mount_something(parent: UnixStream) -> Result<(), Failure> {
-    become_root(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS, parent)?;
-    let tmp = Path::new("/tmp");
-    Linux.mount("kiln", tmp, "tmpfs", MsFlags::empty(), "size=1m")?;
-    for dir in ["lower", "upper", "work", "root"] {
-        Linux.mkdir(&tmp.join(dir))?;
-    }
-    let layers = "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work,userxattr";
-    Linux.mount("kiln", &tmp.join("root"), "overlay", MsFlags::empty(), layers)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Connects to an engine over a socket, TLS or SSH. Every request opens a connection of its own, so that a restarted
 //! engine is found again; only the tunnel over SSH is kept open.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures::future::BoxFuture;
@@ -10,6 +10,7 @@ use tokio::sync::Mutex;
 
 use super::{
     address::EngineAddress,
+    dialect::Dialect,
     fault::{failure, gone},
     tunnel::Tunnel,
 };
@@ -61,6 +62,8 @@ pub(super) struct Open {
     pub(super) client: Docker,
     /// The tunnel, if the engine is behind SSH.
     pub(super) tunnel: Option<Arc<Tunnel>>,
+    /// Whose API it speaks.
+    pub(super) dialect: Dialect,
 }
 
 impl Engine {
@@ -100,33 +103,34 @@ impl Engine {
     async fn connect(&self) -> Result<Open, Failure> {
         let what = format!("cannot reach the container engine at {}", self.address);
         let bad = |error: bollard::errors::Error| gone(format!("{what}: {error}"));
-        let (client, tunnel) = match &self.address {
-            EngineAddress::Socket(path) => {
-                let path = path.to_string_lossy();
-                (
-                    Docker::connect_with_socket(&path, TIMEOUT_S, API_DEFAULT_VERSION).map_err(bad)?,
-                    None,
-                )
-            }
+        let local = |path: &Path| {
+            Docker::connect_with_socket(&path.to_string_lossy(), TIMEOUT_S, API_DEFAULT_VERSION).map_err(bad)
+        };
+        let (client, tunnel, socket) = match &self.address {
+            EngineAddress::Socket(path) => (local(path)?, None, Some(path.clone())),
             EngineAddress::Tls { host, certificates } => {
                 let file = |name: &str| certificates.join(name);
                 let (key, certificate, authority) = (file("key.pem"), file("cert.pem"), file("ca.pem"));
                 let client =
                     Docker::connect_with_ssl(host, &key, &certificate, &authority, TIMEOUT_S, API_DEFAULT_VERSION);
-                (client.map_err(bad)?, None)
+                (client.map_err(bad)?, None, None)
             }
             EngineAddress::Ssh { host, socket, login } => {
                 let tunnel = Tunnel::open(host, socket, login).await?;
-                let path = tunnel.socket().to_string_lossy().into_owned();
-                let client = Docker::connect_with_socket(&path, TIMEOUT_S, API_DEFAULT_VERSION).map_err(bad)?;
-                (client, Some(Arc::new(tunnel)))
+                let path = tunnel.socket().clone();
+                (local(&path)?, Some(Arc::new(tunnel)), Some(path))
             }
         };
         let client = client
             .negotiate_version()
             .await
             .map_err(|error| failure(&what, &error))?;
-        Ok(Open { client, tunnel })
+        let dialect = Dialect::of(&client, socket).await?;
+        Ok(Open {
+            client,
+            tunnel,
+            dialect,
+        })
     }
 }
 

@@ -2,11 +2,8 @@
 
 use std::{collections::HashMap, path::PathBuf};
 
-use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType};
-use kiln_inside::room::{
-    filter,
-    order::{COMMAND, DOORS, ENTRANCE, PROGRAMS, VOLUME},
-};
+use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, ResourcesUlimits};
+use kiln_inside::room::order::{COMMAND, DOORS, ENTRANCE, PROGRAMS, VOLUME};
 use kiln_records::JobId;
 
 use crate::sandbox::{Kernel, Limits};
@@ -27,6 +24,15 @@ const OWN_PIDS: u32 = 8;
 /// Docker's default for `/dev/shm`, which builds expect.
 const SHM_BYTES: i64 = 64 << 20;
 
+/// What containers on the engine's own kernel need from it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Options {
+    /// Options of security.
+    pub(super) security: Vec<String>,
+    /// Limits of processes; none where the engine's defaults do.
+    pub(super) ulimits: Option<Vec<ResourcesUlimits>>,
+}
+
 /// The properties in which containers differ.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
@@ -44,8 +50,8 @@ pub(super) struct Wanted<'a> {
     pub(super) network: &'a str,
     /// Whether the first process sets up routes.
     pub(super) sets_routes: bool,
-    /// Options required by the engine's security modules.
-    pub(super) security: Vec<String>,
+    /// What the engine needs for a container on its own kernel.
+    pub(super) options: Options,
     /// Arguments of the first process, after its subcommand.
     pub(super) arguments: Vec<String>,
 }
@@ -124,7 +130,8 @@ fn host(wanted: &Wanted<'_>) -> HostConfig {
         Kernel::Shared => HostConfig {
             cap_drop: Some(vec!["ALL".to_owned()]),
             cap_add: Some(capabilities(wanted.sets_routes)),
-            security_opt: Some(security_of_shared(&wanted.security)),
+            security_opt: Some(security_of_shared(&wanted.options.security)),
+            ulimits: wanted.options.ulimits.clone(),
             ..common
         },
         // All rights, but only over the machine's own kernel. Never `privileged`: the engine would pass in every
@@ -151,27 +158,15 @@ fn capabilities(sets_routes: bool) -> Vec<String> {
 }
 
 fn security_of_shared(of_engine: &[String]) -> Vec<String> {
-    let mut options = vec!["no-new-privileges".to_owned(), format!("seccomp={}", filter::PROFILE)];
+    let mut options = vec!["no-new-privileges".to_owned()];
     options.extend(of_engine.iter().cloned());
-    options
-}
-
-/// Options against the defaults of the engine's security modules, which forbid every mount even to root of a user
-/// namespace.
-pub(super) fn security_of_engine(modules: &[String]) -> Vec<String> {
-    let has = |name: &str| modules.iter().any(|module| module.starts_with(name));
-    let mut options = Vec::new();
-    if has("name=apparmor") {
-        options.push("apparmor=unconfined".to_owned());
-    }
-    if has("name=selinux") {
-        options.push("label=disable".to_owned());
-    }
     options
 }
 
 #[cfg(test)]
 mod tests {
+    use kiln_inside::room::filter;
+
     use super::*;
 
     fn wanted(kernel: Kernel) -> Wanted<'static> {
@@ -191,7 +186,7 @@ mod tests {
             doors: None,
             network: "kiln",
             sets_routes: true,
-            security: Vec::new(),
+            options: Options::default(),
             arguments: Vec::new(),
         }
     }
@@ -211,7 +206,6 @@ mod tests {
         assert_eq!(host.cap_add.unwrap(), ["SETUID", "SETGID", "NET_ADMIN"]);
         let security = host.security_opt.unwrap();
         assert_eq!(security[0], "no-new-privileges");
-        assert!(security[1].starts_with("seccomp={"));
         assert_eq!(host.pids_limit, Some(508));
     }
 

@@ -1,7 +1,7 @@
 //! Implements [`Driver`] with containers: sandboxes are found again by name and label, and removed without a trace.
 //! Talks to the engine only.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use async_trait::async_trait;
 use bollard::{
@@ -9,9 +9,8 @@ use bollard::{
     errors::Error,
     models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum, ContainerSummary},
     query_parameters::{
-        CreateContainerOptionsBuilder, ListContainersOptionsBuilder, ListVolumesOptionsBuilder,
-        RemoveContainerOptionsBuilder, RemoveVolumeOptions, RenameContainerOptionsBuilder, StartContainerOptions,
-        StopContainerOptionsBuilder,
+        CreateContainerOptionsBuilder, ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptions,
+        RenameContainerOptionsBuilder, StartContainerOptions, StopContainerOptionsBuilder,
     },
 };
 use kiln_inside::room::order::{End, SYNC, Said};
@@ -22,7 +21,7 @@ use super::{
     DockerDriver, INSTALLATION, JOB, WARNING, Wanted, body,
     connect::{PROBING, within},
     fault::{failure, in_short, is_conflict, is_missing},
-    inspect, said,
+    said,
 };
 use crate::sandbox::{
     Capacity, Driver, DriverKind, Evidence, Kernel, Limits, Machine, SandboxSpec, SandboxState, Scratch, Usage,
@@ -122,7 +121,7 @@ impl DockerDriver {
     async fn state_of(&self, job: JobId) -> Result<SandboxState, Failure> {
         let engine = self.client().await?;
         let name = self.name_of(job);
-        let Some(found) = inspect(&engine, &name).await? else {
+        let Some(found) = self.inspect(&name).await? else {
             return Ok(SandboxState::Absent);
         };
         let state = found.state.clone().unwrap_or_default();
@@ -140,7 +139,7 @@ impl DockerDriver {
     async fn usage_of(&self, job: JobId) -> Result<Usage, Failure> {
         let engine = self.client().await?;
         let name = self.name_of(job);
-        if inspect(&engine, &name).await?.is_none() {
+        if self.inspect(&name).await?.is_none() {
             return Ok(Usage::default());
         }
         Ok(match said::last_said(&engine, &name).await? {
@@ -154,7 +153,7 @@ impl DockerDriver {
         if scratch == Scratch::Keep && self.keep(&engine, job).await? {
             return Ok(());
         }
-        let containers = self.containers(&engine, Some(job)).await?;
+        let containers = self.containers(Some(job)).await?;
         let mut volumes: Vec<String> = containers.iter().flat_map(volumes_of).collect();
         for container in &containers {
             self.remove_container(&engine, container.id.as_deref().unwrap_or_default())
@@ -183,7 +182,7 @@ impl DockerDriver {
     async fn all(&self) -> Result<Vec<(JobId, bool)>, Failure> {
         let engine = self.client().await?;
         let mut jobs = BTreeMap::new();
-        for container in self.containers(&engine, None).await? {
+        for container in self.containers(None).await? {
             let label = container
                 .labels
                 .as_ref()
@@ -230,33 +229,25 @@ impl DockerDriver {
     }
 
     /// Kiln's containers, of one job or all.
-    pub(super) async fn containers(
-        &self,
-        engine: &Docker,
-        job: Option<JobId>,
-    ) -> Result<Vec<ContainerSummary>, Failure> {
+    pub(super) async fn containers(&self, job: Option<JobId>) -> Result<Vec<ContainerSummary>, Failure> {
         let mut labels = vec![format!("{INSTALLATION}={}", self.settings.installation)];
         labels.extend(job.map(|job| format!("{JOB}={job}")));
-        let filters = HashMap::from([("label", labels)]);
-        let options = ListContainersOptionsBuilder::default()
-            .all(true)
-            .filters(&filters)
-            .build();
-        let found = engine.list_containers(Some(options)).await;
-        found.map_err(|error| failure("cannot list the sandboxes", &error))
+        self.labelled(labels).await
     }
 
     /// Kiln's volumes without a container, and the jobs they were made for.
     async fn idle_volumes(&self, engine: &Docker) -> Result<Vec<(String, JobId)>, Failure> {
-        let filters = HashMap::from([
-            ("label", vec![format!("{INSTALLATION}={}", self.settings.installation)]),
-            ("dangling", vec!["true".to_owned()]),
-        ]);
+        let filters = HashMap::from([("label", vec![format!("{INSTALLATION}={}", self.settings.installation)])]);
         let options = ListVolumesOptionsBuilder::default().filters(&filters).build();
         let found = engine.list_volumes(Some(options)).await;
         let found = found.map_err(|error| failure("cannot list the disk space of sandboxes", &error))?;
         let volumes = found.volumes.unwrap_or_default().into_iter();
+        // Asked later, so that a container that was made meanwhile is among them. Engines have a filter for this, which Podman takes
+        // for an alternative to the other one.
+        let containers = self.containers(None).await?;
+        let used: HashSet<String> = containers.iter().flat_map(volumes_of).collect();
         Ok(volumes
+            .filter(|volume| !used.contains(&volume.name))
             .filter_map(|volume| Some((volume.name, volume.labels.get(JOB)?.parse().ok()?)))
             .collect())
     }
@@ -282,9 +273,9 @@ impl DockerDriver {
     }
 
     /// The volume with a sandbox's kept disk space.
-    pub(super) async fn kept_volume(&self, engine: &Docker, from: JobId) -> Result<String, Failure> {
+    pub(super) async fn kept_volume(&self, from: JobId) -> Result<String, Failure> {
         let name = format!("{}{KEPT}", self.name_of(from));
-        let kept = inspect(engine, &name).await?;
+        let kept = self.inspect(&name).await?;
         let mounts = kept.and_then(|kept| kept.mounts).unwrap_or_default();
         mounts
             .into_iter()
@@ -296,8 +287,8 @@ impl DockerDriver {
     async fn keep(&self, engine: &Docker, job: JobId) -> Result<bool, Failure> {
         let name = self.name_of(job);
         let kept = format!("{name}{KEPT}");
-        let Some(found) = inspect(engine, &name).await? else {
-            return Ok(inspect(engine, &kept).await?.is_some());
+        let Some(found) = self.inspect(&name).await? else {
+            return Ok(self.inspect(&kept).await?.is_some());
         };
         let options = StopContainerOptionsBuilder::default().t(STOP_S).build();
         match engine.stop_container(&name, Some(options)).await {
@@ -347,40 +338,46 @@ impl DockerDriver {
             doors: None,
             network: "none",
             sets_routes: false,
-            security: self.security(engine).await?,
+            options: self.options(engine).await?,
             arguments: vec![SYNC.to_owned(), started.as_second().to_string()],
         };
-        let done = run_to_the_end(engine, &name, &wanted).await;
+        let done = self.run_to_the_end(engine, &name, &wanted).await;
         self.remove_container(engine, &name).await?;
         Ok(done? == 0)
     }
-}
 
-/// Runs a container to its end. Returns its exit code.
-pub(super) async fn run_to_the_end(engine: &Docker, name: &str, wanted: &Wanted<'_>) -> Result<i64, Failure> {
-    let failed = |error| failure("cannot run a container", &error);
-    let options = CreateContainerOptionsBuilder::default().name(name).build();
-    engine
-        .create_container(Some(options), body(wanted))
-        .await
-        .map_err(failed)?;
-    engine
-        .start_container(name, None::<StartContainerOptions>)
-        .await
-        .map_err(failed)?;
-    let until = Instant::now() + PATIENCE * 4;
-    loop {
-        let state = inspect(engine, name)
-            .await?
-            .and_then(|found| found.state)
-            .unwrap_or_default();
-        if !is_running(&state) {
-            return Ok(state.exit_code.unwrap_or(1));
+    /// Runs a container to its end. Returns its exit code.
+    pub(super) async fn run_to_the_end(
+        &self,
+        engine: &Docker,
+        name: &str,
+        wanted: &Wanted<'_>,
+    ) -> Result<i64, Failure> {
+        let failed = |error| failure("cannot run a container", &error);
+        let options = CreateContainerOptionsBuilder::default().name(name).build();
+        engine
+            .create_container(Some(options), body(wanted))
+            .await
+            .map_err(failed)?;
+        engine
+            .start_container(name, None::<StartContainerOptions>)
+            .await
+            .map_err(failed)?;
+        let until = Instant::now() + PATIENCE * 4;
+        loop {
+            let state = self
+                .inspect(name)
+                .await?
+                .and_then(|found| found.state)
+                .unwrap_or_default();
+            if !is_running(&state) {
+                return Ok(state.exit_code.unwrap_or(1));
+            }
+            if Instant::now() > until {
+                return Err(Failure::new(Code::SandboxStart, "a trivial container does not end"));
+            }
+            sleep(LOOK_EVERY).await;
         }
-        if Instant::now() > until {
-            return Err(Failure::new(Code::SandboxStart, "a trivial container does not end"));
-        }
-        sleep(LOOK_EVERY).await;
     }
 }
 

@@ -22,9 +22,9 @@ use std::{
 
 use bollard::{
     Docker,
-    models::{ContainerInspectResponse, SystemInfo, VolumeCreateRequest},
+    models::{SystemInfo, VolumeCreateRequest},
     query_parameters::{
-        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions, StartContainerOptions,
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, StartContainerOptions,
         UploadToContainerOptionsBuilder,
     },
 };
@@ -34,8 +34,8 @@ use uuid::Uuid;
 
 pub use address::EngineAddress;
 use connect::{Engine, Open};
-use container::{DOORS_HERE, INSTALLATION, JOB, WARNING, Wanted, body, security_of_engine};
-use fault::{failure, is_conflict, is_missing, runtime_unknown};
+use container::{DOORS_HERE, INSTALLATION, JOB, WARNING, Wanted, body};
+use fault::{failure, is_conflict, runtime_unknown};
 use kiln_inside::room::{
     Beyond, IdMap,
     order::{Order, VOLUME},
@@ -54,6 +54,7 @@ mod address;
 mod connect;
 mod container;
 mod detached;
+mod dialect;
 mod fault;
 mod image;
 mod network;
@@ -115,9 +116,9 @@ impl DockerDriver {
     /// A client of the engine. A new SSH tunnel carries the doors of all running sandboxes, including those started by
     /// an earlier server.
     async fn client(&self) -> Result<Docker, Failure> {
-        let Open { client, tunnel } = self.engine.open().await?;
+        let Open { client, tunnel, .. } = self.engine.open().await?;
         if let Some(tunnel) = tunnel.filter(|tunnel| tunnel.is_fresh()) {
-            for container in self.containers(&client, None).await? {
+            for container in self.containers(None).await? {
                 if let Some(doors) = container.labels.as_ref().and_then(|labels| labels.get(DOORS_HERE)) {
                     let doors = Path::new(doors);
                     tunnel.carry_doors(doors, &self.doors_there(doors)).await?;
@@ -157,7 +158,7 @@ impl DockerDriver {
     /// Creates and starts the container. Objects created before an error are found by their labels.
     async fn make(&self, engine: &Docker, sandbox: &SandboxSpec) -> Result<(), Failure> {
         let name = self.name_of(sandbox.job);
-        if inspect(engine, &name).await?.is_some() {
+        if self.inspect(&name).await?.is_some() {
             return Err(exists(sandbox.job));
         }
         let info = engine
@@ -165,11 +166,11 @@ impl DockerDriver {
             .await
             .map_err(|error| failure("cannot ask the container engine", &error))?;
         let runtime = self.runtime_for(sandbox.kernel, &info)?;
-        let entrance = self.settings.agents.of(probe::arch_of(&info)?)?;
+        let entrance = self.settings.agents.of(dialect::arch_of(&info)?)?;
         let ids = (sandbox.kernel == Kernel::Shared).then_some(IDS);
         let (facts, doors) = self.way_to_the_server(sandbox).await?;
         let (network, own) = match sandbox.network {
-            Network::Isolated(_) => (network::NAME, network::ensure(engine).await?),
+            Network::Isolated(_) => (network::NAME, network::ensure(&self.engine.open().await?).await?),
             Network::Host => ("host", Vec::new()),
         };
         let server = facts.gateway;
@@ -182,7 +183,7 @@ impl DockerDriver {
         let mut labels = self.labels(sandbox.job);
         labels.insert(DOORS_HERE.to_owned(), sandbox.doors_dir.display().to_string());
         let volume = match sandbox.scratch_from {
-            Some(from) => self.kept_volume(engine, from).await?,
+            Some(from) => self.kept_volume(from).await?,
             None => self.new_volume(engine, sandbox, &mut labels).await?,
         };
         let wanted = Wanted {
@@ -196,7 +197,7 @@ impl DockerDriver {
             doors,
             network,
             sets_routes: matches!(sandbox.network, Network::Isolated(_)),
-            security: security_of_engine(&info.security_options.unwrap_or_default()),
+            options: self.options(engine).await?,
             arguments: Vec::new(),
         };
         let options = CreateContainerOptionsBuilder::default().name(&name).build();
@@ -281,10 +282,11 @@ impl DockerDriver {
         labels: &mut HashMap<String, String>,
     ) -> Result<String, Failure> {
         let name = format!("kiln-{}-{}", self.settings.installation, Uuid::new_v4());
+        let dialect = self.engine.open().await?.dialect;
         let wanted = |size: Option<u64>| VolumeCreateRequest {
             name: Some(name.clone()),
             labels: Some(self.labels(sandbox.job)),
-            driver_opts: size.map(|bytes| HashMap::from([("size".to_owned(), bytes.to_string())])),
+            driver_opts: size.map(|bytes| dialect.of_size(bytes)),
             ..Default::default()
         };
         // In a virtual machine, a file of that size holds the disk space.
@@ -308,14 +310,6 @@ impl DockerDriver {
             .await
             .map_err(|error| failure("cannot make the sandbox's disk space", &error))?;
         Ok(name)
-    }
-
-    async fn security(&self, engine: &Docker) -> Result<Vec<String>, Failure> {
-        let info = engine
-            .info()
-            .await
-            .map_err(|error| failure("cannot ask the container engine", &error))?;
-        Ok(security_of_engine(&info.security_options.unwrap_or_default()))
     }
 }
 
@@ -349,15 +343,6 @@ async fn give_order(engine: &Docker, name: &str, order: &Order) -> Result<(), Fa
                 "the container engine does not pass on the instructions of the sandbox: {error}"
             ))
         })
-}
-
-/// A container, if it exists.
-async fn inspect(engine: &Docker, name: &str) -> Result<Option<ContainerInspectResponse>, Failure> {
-    match engine.inspect_container(name, None::<InspectContainerOptions>).await {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if is_missing(&error) => Ok(None),
-        Err(error) => Err(failure("cannot look at the sandbox's container", &error)),
-    }
 }
 
 fn no_vm_runtime() -> Failure {

@@ -7,10 +7,17 @@ use bollard::{Docker, errors::Error, models::NetworkCreateRequest};
 use ipnet::IpNet;
 use kiln_records::Failure;
 
-use super::fault::{failure, is_missing};
+use super::{
+    connect::Open,
+    dialect::{Dialect, make_podman_network},
+    fault::{failure, is_missing},
+};
 
 /// The network's name; all installations share it.
 pub(super) const NAME: &str = "kiln";
+
+/// Its bridge on the engine's host.
+const BRIDGE: &str = "kiln0";
 
 /// The most attempts to create it, and the pause between them.
 const TRIES: u32 = 20;
@@ -22,7 +29,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 ///
 /// `engine_gone`, or another error of the engine.
-pub(super) async fn ensure(engine: &Docker) -> Result<Vec<IpNet>, Failure> {
+pub(super) async fn ensure(open: &Open) -> Result<Vec<IpNet>, Failure> {
+    let engine = &open.client;
     let failed = |error| failure("cannot make the network of sandboxes", &error);
     let mut tries = 0;
     loop {
@@ -37,28 +45,36 @@ pub(super) async fn ensure(engine: &Docker) -> Result<Vec<IpNet>, Failure> {
             Err(error) if is_missing(&error) => {}
             Err(error) => return Err(failed(error)),
         }
-        let wanted = NetworkCreateRequest {
-            name: NAME.to_owned(),
-            driver: Some("bridge".to_owned()),
-            options: Some(
-                [
-                    ("com.docker.network.bridge.enable_icc".to_owned(), "false".to_owned()),
-                    ("com.docker.network.bridge.name".to_owned(), "kiln0".to_owned()),
-                ]
-                .into(),
-            ),
-            ..Default::default()
+        let made = match &open.dialect {
+            Dialect::Docker => make(engine).await.map_err(failed),
+            Dialect::Podman(socket) => make_podman_network(socket, NAME, BRIDGE).await,
         };
-        match engine.create_network(wanted).await {
-            Ok(_) => {}
+        match made {
+            Ok(()) => {}
             // Another process was creating it too: engines report that in several ways.
-            Err(Error::DockerResponseServerError { .. }) if tries < TRIES => {
+            Err(_) if tries < TRIES => {
                 tries += 1;
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(error) => return Err(failed(error)),
+            Err(failure) => return Err(failure),
         }
     }
+}
+
+async fn make(engine: &Docker) -> Result<(), Error> {
+    let wanted = NetworkCreateRequest {
+        name: NAME.to_owned(),
+        driver: Some("bridge".to_owned()),
+        options: Some(
+            [
+                ("com.docker.network.bridge.enable_icc".to_owned(), "false".to_owned()),
+                ("com.docker.network.bridge.name".to_owned(), BRIDGE.to_owned()),
+            ]
+            .into(),
+        ),
+        ..Default::default()
+    };
+    engine.create_network(wanted).await.map(drop)
 }
 
 /// The parts of the sandbox's own network that are out of reach: all of it, except the server if it is there.

@@ -2,7 +2,6 @@
 //! there. Talks to the engine only.
 
 use std::{
-    collections::HashMap,
     net::IpAddr,
     path::Path,
     time::{Duration, Instant},
@@ -10,8 +9,7 @@ use std::{
 
 use bollard::{
     Docker, body_full,
-    models::SystemInfo,
-    query_parameters::{CreateImageOptionsBuilder, ListContainersOptionsBuilder, TagImageOptionsBuilder},
+    query_parameters::{CreateImageOptionsBuilder, TagImageOptionsBuilder},
 };
 use futures::TryStreamExt;
 use kiln_inside::room::order::{PROBE, Probe};
@@ -23,7 +21,7 @@ use uuid::Uuid;
 use super::{
     DockerDriver, IDS, INSTALLATION, Wanted,
     connect::{PROBING, within},
-    detached::run_to_the_end,
+    dialect::arch_of,
     fault::{failure, is_missing},
     no_vm_runtime, programs, said,
 };
@@ -148,15 +146,10 @@ impl DockerDriver {
     /// `engine_gone`, or another error of the engine.
     pub async fn sweep_trials(&self, oldest: Duration) -> Result<(), Failure> {
         let engine = self.client().await?;
-        let filters = HashMap::from([("label", vec![TRIAL.to_owned()])]);
-        let options = ListContainersOptionsBuilder::default()
-            .all(true)
-            .filters(&filters)
-            .build();
         let failed = |error| failure("cannot list trial containers", &error);
         let info = engine.info().await.map_err(failed)?;
         let now = info.system_time.and_then(|time| time.parse::<jiff::Timestamp>().ok());
-        for trial in engine.list_containers(Some(options)).await.map_err(failed)? {
+        for trial in self.labelled(vec![TRIAL.to_owned()]).await? {
             let age = now.zip(trial.created).map(|(now, made)| now.as_second() - made);
             if age.is_some_and(|age| age > oldest.as_secs().cast_signed()) {
                 // One that cannot be removed does not keep jobs from the engine.
@@ -207,10 +200,10 @@ impl DockerDriver {
             doors: None,
             network: "none",
             sets_routes: false,
-            security: self.security(engine).await?,
+            options: self.options(engine).await?,
             arguments,
         };
-        let ran = run_to_the_end(engine, &name, &wanted).await;
+        let ran = self.run_to_the_end(engine, &name, &wanted).await;
         let found = match &ran {
             Ok(_) => said::last_line(engine, &name).await,
             Err(failure) => Err(failure.clone()),
@@ -227,7 +220,7 @@ impl DockerDriver {
         })
     }
 
-    async fn probe_image(&self, engine: &Docker, entrance: &Path) -> Result<String, Failure> {
+    pub(super) async fn probe_image(&self, engine: &Docker, entrance: &Path) -> Result<String, Failure> {
         let archive = programs::probe_image(entrance)?;
         let digest = hex::encode(Sha256::digest(&archive));
         let name = format!("{REPOSITORY}:{digest}");
@@ -254,24 +247,6 @@ impl DockerDriver {
             .map_err(failed)?;
         Ok(name)
     }
-}
-
-/// The CPU of an engine's host.
-///
-/// # Errors
-///
-/// `engine_arch` when there are no toolboxes for it.
-pub(super) fn arch_of(engine: &SystemInfo) -> Result<Arch, Failure> {
-    let machine = engine.architecture.as_deref().unwrap_or_default();
-    let arch = Arch::ALL
-        .into_iter()
-        .find(|arch| arch.name() == machine || arch.debian() == machine);
-    arch.ok_or_else(|| {
-        Failure::new(
-            Code::EngineArch,
-            format!("the container engine runs on {machine}, for which there is no toolbox"),
-        )
-    })
 }
 
 /// Checks that a runtime really provides another kernel than the host's: a name in the engine's configuration proves

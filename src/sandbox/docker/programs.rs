@@ -37,6 +37,21 @@ pub(super) fn archive(entrance: &Path, agent: &Path) -> Result<Vec<u8>, Failure>
     pack().map_err(|error| Failure::io("cannot pack the agent", &error))
 }
 
+/// An archive of one file.
+///
+/// # Errors
+///
+/// It cannot be packed.
+pub(super) fn one_file(name: &str, content: &[u8]) -> Result<Vec<u8>, Failure> {
+    let pack = || -> std::io::Result<Vec<u8>> {
+        let mut tar = Builder::new(Vec::new());
+        let mut header = header(EntryType::Regular, content.len() as u64, 0o644);
+        tar.append_data(&mut header, name, content)?;
+        tar.into_inner()
+    };
+    pack().map_err(|error| Failure::io("cannot pack a file", &error))
+}
+
 fn directory(tar: &mut Builder<Vec<u8>>, name: &str, mode: u32) -> std::io::Result<()> {
     tar.append_data(
         &mut header(EntryType::Directory, 0, mode),

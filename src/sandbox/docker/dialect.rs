@@ -1,0 +1,332 @@
+//! What an engine does otherwise than Docker, by what it says of itself. Talks to the engine.
+//!
+//! Podman speaks Docker's API with these differences, seen with 4.3.1: a seccomp profile is the path of a file on the engine's
+//! host; `/proc` is uncovered by an option of its own; a volume's size is an option of its mount; a container that is about to
+//! end is listed as `stopped`; a container's limits of processes and files are refused where they are above the engine's; and the
+//! name server of a network is at the network's own addresses, which sandboxes do not reach.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bollard::{
+    Docker, body_full,
+    errors::Error,
+    models::{ContainerInspectResponse, ContainerSummary, ResourcesUlimits, SystemInfo, VolumeCreateRequest},
+    query_parameters::{
+        CreateContainerOptionsBuilder, InspectContainerOptions, ListContainersOptionsBuilder, RemoveVolumeOptions,
+        RenameContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+    },
+};
+use kiln_inside::room::{filter, order::VOLUME};
+use kiln_records::{Code, Failure, JobId, arch::Arch};
+use reqwest::{Method, StatusCode, Url};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::{
+    DockerDriver, Wanted, body,
+    container::Options,
+    fault::{failure, gone, is_conflict, is_missing},
+    programs,
+};
+use crate::sandbox::{Kernel, Limits};
+
+/// Whose API an engine speaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// Docker's own.
+    Docker,
+    /// Podman's, at this socket.
+    Podman(PathBuf),
+}
+
+/// Containers with this label hold the seccomp profile. All installations share them.
+const PROFILE_LABEL: &str = "kiln.seccomp";
+
+/// The profile's name in the volume.
+const PROFILE: &str = "seccomp.json";
+
+/// Limits that every engine of a usable host may give, and that builds can do with.
+const ULIMITS: [(&str, i64); 2] = [("nofile", 4_096), ("nproc", 32_768)];
+
+/// How long an engine may take for an answer.
+const ASKING: Duration = Duration::from_secs(30);
+
+impl Dialect {
+    /// That of an engine, which has this socket here if it has one.
+    ///
+    /// # Errors
+    ///
+    /// `engine_gone`, or another error of the engine; `engine_refused` for a Podman without a socket here.
+    pub(super) async fn of(engine: &Docker, socket: Option<PathBuf>) -> Result<Self, Failure> {
+        let version = engine.version().await;
+        let version = version.map_err(|error| failure("cannot ask the container engine for its version", &error))?;
+        let mut parts = version.components.unwrap_or_default().into_iter();
+        if !parts.any(|part| part.name.starts_with("Podman")) {
+            return Ok(Self::Docker);
+        }
+        socket.map(Self::Podman).ok_or_else(|| {
+            Failure::new(Code::EngineRefused, "Podman is used by its socket only")
+                .hint("name it with `ssh://USER@HOST` or `unix://`")
+        })
+    }
+
+    /// The options of a volume of a size, in bytes.
+    pub(super) fn of_size(&self, bytes: u64) -> HashMap<String, String> {
+        let (name, value) = match self {
+            Self::Docker => ("size", bytes.to_string()),
+            Self::Podman(_) => ("o", format!("size={bytes}")),
+        };
+        HashMap::from([(name.to_owned(), value)])
+    }
+}
+
+impl DockerDriver {
+    /// What containers on the engine's own kernel need from it.
+    pub(super) async fn options(&self, engine: &Docker) -> Result<Options, Failure> {
+        let info = engine.info().await;
+        let info = info.map_err(|error| failure("cannot ask the container engine", &error))?;
+        let mut security = security_of_modules(info.security_options.as_deref().unwrap_or_default());
+        match self.engine.open().await?.dialect {
+            Dialect::Docker => {
+                security.push(format!("seccomp={}", filter::PROFILE));
+                Ok(Options {
+                    security,
+                    ulimits: None,
+                })
+            }
+            Dialect::Podman(_) => {
+                let entrance = self.settings.agents.of(arch_of(&info)?)?;
+                security.push(format!("seccomp={}", self.profile_there(engine, &entrance).await?));
+                security.push("unmask=ALL".to_owned());
+                let ulimits = ULIMITS.map(|(name, most)| ResourcesUlimits {
+                    name: Some(name.to_owned()),
+                    soft: Some(most),
+                    hard: Some(most),
+                });
+                Ok(Options {
+                    security,
+                    ulimits: Some(ulimits.into()),
+                })
+            }
+        }
+    }
+
+    /// The path of the seccomp profile on the engine's host: in a volume of a container that is never started. Its name says that
+    /// the profile is whole.
+    async fn profile_there(&self, engine: &Docker, entrance: &Path) -> Result<String, Failure> {
+        let digest = hex::encode(Sha256::digest(filter::PROFILE));
+        let name = format!("kiln-seccomp-{}", &digest[..12]);
+        if let Some(path) = self.profile_of(&name).await? {
+            return Ok(path);
+        }
+        let failed = |error| failure("cannot give the container engine a seccomp profile", &error);
+        let new = format!("{name}-{}", Uuid::new_v4());
+        let volume = VolumeCreateRequest {
+            name: Some(new.clone()),
+            labels: Some(HashMap::from([(PROFILE_LABEL.to_owned(), digest)])),
+            ..Default::default()
+        };
+        engine.create_volume(volume).await.map_err(failed)?;
+        let image = self.probe_image(engine, entrance).await?;
+        let wanted = Wanted {
+            job: JobId::new(),
+            labels: HashMap::from([(PROFILE_LABEL.to_owned(), String::new())]),
+            image: &image,
+            kernel: Kernel::Shared,
+            runtime: None,
+            limits: Limits {
+                memory: None,
+                cpus: None,
+                pids: 1,
+                disk: None,
+            },
+            volume: Some(&new),
+            doors: None,
+            network: "none",
+            sets_routes: false,
+            options: Options::default(),
+            arguments: Vec::new(),
+        };
+        let create = CreateContainerOptionsBuilder::default().name(&new).build();
+        engine
+            .create_container(Some(create), body(&wanted))
+            .await
+            .map_err(failed)?;
+        let archive = programs::one_file(PROFILE, filter::PROFILE.as_bytes())?;
+        let upload = UploadToContainerOptionsBuilder::default().path(VOLUME).build();
+        engine
+            .upload_to_container(&new, Some(upload), body_full(archive.into()))
+            .await
+            .map_err(failed)?;
+        let rename = RenameContainerOptionsBuilder::default().name(&name).build();
+        match engine.rename_container(&new, rename).await {
+            Ok(()) => {}
+            // Another server was faster.
+            Err(error) if is_conflict(&error) || matches!(error, Error::DockerResponseServerError { .. }) => {
+                self.remove_container(engine, &new).await?;
+                let _ = engine.remove_volume(&new, None::<RemoveVolumeOptions>).await;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        self.profile_of(&name).await?.ok_or_else(|| {
+            Failure::new(
+                Code::EngineRefused,
+                "the container engine does not say where a volume is",
+            )
+        })
+    }
+
+    /// Where the profile is that this container holds.
+    async fn profile_of(&self, name: &str) -> Result<Option<String>, Failure> {
+        let mounts = self.inspect(name).await?.and_then(|found| found.mounts);
+        let source = mounts.unwrap_or_default().into_iter().find_map(|mount| mount.source);
+        Ok(source.map(|dir| format!("{dir}/{PROFILE}")))
+    }
+
+    /// A container, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// `engine_gone`, or another error of the engine.
+    pub(super) async fn inspect(&self, name: &str) -> Result<Option<ContainerInspectResponse>, Failure> {
+        let what = "cannot look at the sandbox's container";
+        let open = self.engine.open().await?;
+        if let Dialect::Podman(socket) = &open.dialect {
+            let answer = ask_podman(socket, Method::GET, &format!("containers/{name}/json"), &[], None, what).await?;
+            let Some(mut found) = answer else {
+                return Ok(None);
+            };
+            end_if_stopped(&mut found["State"]["Status"]);
+            return serde_json::from_value(found)
+                .map(Some)
+                .map_err(|error| gone(format!("{what}: {error}")));
+        }
+        match open
+            .client
+            .inspect_container(name, None::<InspectContainerOptions>)
+            .await
+        {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(failure(what, &error)),
+        }
+    }
+
+    /// The containers with these labels, whatever their state.
+    ///
+    /// # Errors
+    ///
+    /// `engine_gone`, or another error of the engine.
+    pub(super) async fn labelled(&self, labels: Vec<String>) -> Result<Vec<ContainerSummary>, Failure> {
+        let what = "cannot list containers";
+        let open = self.engine.open().await?;
+        let filters = HashMap::from([("label", labels)]);
+        if let Dialect::Podman(socket) = &open.dialect {
+            let wrong = |error: serde_json::Error| gone(format!("{what}: {error}"));
+            let filters = serde_json::to_string(&filters).map_err(wrong)?;
+            let query = [("all", "true"), ("filters", &filters)];
+            let mut list = ask_podman(socket, Method::GET, "containers/json", &query, None, what)
+                .await?
+                .unwrap_or_default();
+            for container in list.as_array_mut().into_iter().flatten() {
+                end_if_stopped(&mut container["State"]);
+            }
+            return serde_json::from_value(list).map_err(wrong);
+        }
+        let options = ListContainersOptionsBuilder::default()
+            .all(true)
+            .filters(&filters)
+            .build();
+        let found = open.client.list_containers(Some(options)).await;
+        found.map_err(|error| failure(what, &error))
+    }
+}
+
+/// Makes the network of sandboxes at a Podman: without its name server, so that sandboxes ask those of the host.
+///
+/// # Errors
+///
+/// `engine_gone`, also when the network exists.
+pub(super) async fn make_podman_network(socket: &Path, name: &str, bridge: &str) -> Result<(), Failure> {
+    let wanted = json!({
+        "name": name,
+        "driver": "bridge",
+        "network_interface": bridge,
+        "dns_enabled": false,
+        "options": { "isolate": "true" },
+    });
+    let what = "cannot make the network of sandboxes";
+    let path = "v4.0.0/libpod/networks/create";
+    ask_podman(socket, Method::POST, path, &[], Some(&wanted), what)
+        .await
+        .map(drop)
+}
+
+/// Asks Podman past the client library, which refuses states that Docker does not have and knows Docker's requests only.
+/// `None`: there is no such thing.
+async fn ask_podman(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    query: &[(&str, &str)],
+    body: Option<&Value>,
+    what: &str,
+) -> Result<Option<Value>, Failure> {
+    let failed = |error: &dyn std::fmt::Display| gone(format!("{what}: {error}"));
+    let url = Url::parse_with_params(&format!("http://engine/{path}"), query).map_err(|error| failed(&error))?;
+    let client = reqwest::Client::builder().unix_socket(socket).timeout(ASKING).build();
+    let mut request = client.map_err(|error| failed(&error))?.request(method, url);
+    if let Some(body) = body {
+        request = request.json(body);
+    }
+    let answer = request.send().await.map_err(|error| failed(&error))?;
+    if answer.status() == StatusCode::NOT_FOUND {
+        return Ok(None);
+    }
+    let answer = answer.error_for_status().map_err(|error| failed(&error))?;
+    answer.json().await.map(Some).map_err(|error| failed(&error))
+}
+
+/// Podman notes that a container was stopped before it notes how it ended.
+fn end_if_stopped(state: &mut Value) {
+    if *state == "stopped" {
+        *state = "exited".into();
+    }
+}
+
+/// The CPU of an engine's host.
+///
+/// # Errors
+///
+/// `engine_arch` when there are no toolboxes for it.
+pub(super) fn arch_of(engine: &SystemInfo) -> Result<Arch, Failure> {
+    let machine = engine.architecture.as_deref().unwrap_or_default();
+    let arch = Arch::ALL
+        .into_iter()
+        .find(|arch| arch.name() == machine || arch.debian() == machine);
+    arch.ok_or_else(|| {
+        Failure::new(
+            Code::EngineArch,
+            format!("the container engine runs on {machine}, for which there is no toolbox"),
+        )
+    })
+}
+
+/// Options against the defaults of the engine's security modules, which forbid every mount even to root of a user
+/// namespace.
+fn security_of_modules(modules: &[String]) -> Vec<String> {
+    let has = |name: &str| modules.iter().any(|module| module.starts_with(name));
+    let mut options = Vec::new();
+    if has("name=apparmor") {
+        options.push("apparmor=unconfined".to_owned());
+    }
+    if has("name=selinux") {
+        options.push("label=disable".to_owned());
+    }
+    options
+}
