@@ -201,6 +201,25 @@ fn a_container_engine_shares_the_work_with_the_host() {
     }
 }
 
+#[test]
+fn podman_builds_as_docker_does() {
+    needs!(support::no_namespaces(), Engine::lack_of_podman());
+    let engine = format!("unix://{}", Engine::podman().socket().display());
+    let variables = [
+        ("KILN__DOCKER__ENGINE", engine.as_str()),
+        ("KILN__ISOLATION__DRIVERS", "[\"docker\"]"),
+    ];
+    let built = builds(&Repository::native(), support::HOST, "false", &variables, None, 1);
+    for (status, _) in &built {
+        assert_eq!(
+            [&status["driver"], &status["how"], &status["isolation"]],
+            ["docker", "native", "container"]
+        );
+    }
+    let containers = Engine::podman().docker(&["ps", "--all", "--format", "{{.Names}}"]);
+    assert!(!containers.contains(built[0].0["id"].as_str().unwrap()), "{containers}");
+}
+
 /// Builds on an engine behind TLS, from where agents come over the network, until the job's status is `wanted` or it has
 /// ended. The server has a certificate, perhaps with that of its authority, and these variables.
 fn comes_over_the_network(with_authority: bool, names_authority: bool, wanted: fn(&Value) -> bool) -> (Value, String) {

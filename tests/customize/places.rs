@@ -28,8 +28,8 @@ fn small(site: &Site) -> PathBuf {
     image
 }
 
-/// Changes the small image by hand, in a sandbox that this is true of. Ends those others, too.
-fn change(mut site: Site, others: Vec<String>, require_dkms: &str, is_so: impl Fn(&serde_json::Value, &Shell)) {
+/// Changes the small image by hand, in a sandbox that this is true of. Ends those others, too. Returns its job.
+fn change(mut site: Site, others: &[String], require_dkms: &str, is_so: impl Fn(&serde_json::Value, &Shell)) -> String {
     let image = small(&site);
     site.image = site.upload(&image, HOST);
     let job = site.customize(&["--ssh-containers-jail", "true", "--require-dkms", require_dkms]);
@@ -51,10 +51,11 @@ fn change(mut site: Site, others: Vec<String>, require_dkms: &str, is_so: impl F
     differing.remove("/root");
     assert_eq!(differing, paths(&["/root/mark"]));
     for job in others {
-        site.json(&["jobs", "fail", &job]);
-        site.failed(&job);
+        site.json(&["jobs", "fail", job]);
+        site.failed(job);
     }
     site.stop();
+    job
 }
 
 #[test]
@@ -68,7 +69,7 @@ fn a_shell_in_a_virtual_machine() {
     needs!(support::no_namespaces(), support::not_root(), no_qemu);
     let site = Site::empty(&[("KILN__ISOLATION__FOREIGN", "vm")]);
     let of_host = tool("uname", &["-r"]);
-    change(site, Vec::new(), "true", |status, shell| {
+    change(site, &[], "true", |status, shell| {
         assert_eq!(
             (&status["driver"], &status["isolation"]),
             (&"microvm".into(), &"vm".into())
@@ -83,18 +84,31 @@ fn a_shell_in_a_virtual_machine() {
 #[test]
 fn a_shell_in_a_container() {
     needs!(support::no_namespaces(), support::not_root(), Engine::lack());
-    let engine = format!("unix://{}", Engine::shared().socket().display());
+    in_a_container_of(Engine::shared());
+}
+
+#[test]
+fn a_shell_in_a_container_of_podman() {
+    needs!(support::no_namespaces(), support::not_root(), Engine::lack_of_podman());
+    in_a_container_of(Engine::podman());
+}
+
+fn in_a_container_of(at: &Engine) {
+    let engine = format!("unix://{}", at.socket().display());
     let mut site = Site::empty(&[("KILN__DOCKER__ENGINE", &engine)]);
     site.server.started.wait_for("sandboxes on its own kernel can be had");
     site.image = site.upload(&small(&site), HOST);
     // While this one is on the host, the engine is less busy.
     let elsewhere = site.customize(&["--ssh-containers-jail", "true"]);
     site.open(&elsewhere);
-    change(site, vec![elsewhere], "false", |status, _| {
+    let others = [elsewhere];
+    let job = change(site, &others, "false", |status, _| {
         assert_eq!(
             (&status["driver"], &status["isolation"]),
             (&"docker".into(), &"container".into())
         );
     });
-    assert_eq!(Engine::shared().docker(&["ps", "--all", "--quiet"]).trim(), "");
+    // Other tests use the same engine.
+    let left = at.docker(&["ps", "--all", "--format", "{{.Names}}"]);
+    assert!(!left.contains(&job) && !left.contains(&others[0]), "{left}");
 }
