@@ -3,7 +3,7 @@
 
 use std::{
     fmt,
-    io::Write,
+    io::{self, Write},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -66,8 +66,8 @@ pub enum Ending {
 
 /// Why one attempt at a call failed.
 enum Trouble {
-    /// A repetition may succeed.
-    Passing(String),
+    /// A repetition may succeed. The code says why there is no way to the server.
+    Passing(Code, String),
     /// A repetition would fail too.
     Lasting(Failure),
     /// The server has dismissed the agent.
@@ -208,7 +208,7 @@ impl Channel {
     }
 
     async fn upgraded(&self, route: &str) -> Result<Upgraded, Failure> {
-        let lost = |error: reqwest::Error| Failure::new(Code::ServerLost, reason(&error));
+        let lost = |error: reqwest::Error| Failure::new(Code::ServerLost, reason(&error).1);
         let address = format!("{}/{route}", self.0.address);
         let request = self.0.http.get(address).bearer_auth(&self.0.token);
         let request = request
@@ -286,8 +286,8 @@ impl Channel {
                 Ok(answer) => return Ok(answer),
                 Err(Trouble::Lasting(failure)) => return Err(failure),
                 Err(Trouble::Dismissed(failure)) => failure,
-                Err(Trouble::Passing(why)) => {
-                    self.say_once(&why);
+                Err(Trouble::Passing(code, why)) => {
+                    self.say_once(code, &why);
                     let patience = Duration::from_secs(self.0.patience_s.load(Ordering::Relaxed));
                     if begun.elapsed() + pause < patience {
                         tokio::time::sleep(pause).await;
@@ -305,12 +305,12 @@ impl Channel {
 
     /// Says on standard error why the server cannot be reached, when that is news: it does not hear it otherwise, and
     /// whoever made the sandbox keeps what is said there.
-    fn say_once(&self, why: &str) {
+    fn say_once(&self, code: Code, why: &str) {
         let mut said = self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         if *said != why {
             why.clone_into(&mut said);
             let detail = format!("the server at {} cannot be reached: {why}", self.0.server);
-            let failure = Failure::new(Code::AgentUnreachable, detail);
+            let failure = Failure::new(code, detail);
             let _ = writeln!(std::io::stderr(), "{}", words::say(&failure));
         }
     }
@@ -322,7 +322,10 @@ impl Channel {
         body: Option<Vec<u8>>,
         limit: Duration,
     ) -> Result<bytes::Bytes, Trouble> {
-        let lost = |error: reqwest::Error| Trouble::Passing(reason(&error));
+        let lost = |error: reqwest::Error| {
+            let (code, why) = reason(&error);
+            Trouble::Passing(code, why)
+        };
         let mut request = self.0.http.request(method, format!("{}{route}", self.0.address));
         request = request.bearer_auth(&self.0.token).timeout(limit);
         if let Some(body) = body {
@@ -338,8 +341,10 @@ impl Channel {
             .unwrap_or_else(|_| Failure::new(Code::Protocol, format!("the server answered with status {status}")));
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::GONE => Trouble::Dismissed(failure),
-            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Trouble::Passing(failure.detail),
-            _ if status.is_server_error() => Trouble::Passing(failure.detail),
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+                Trouble::Passing(Code::AgentUnreachable, failure.detail)
+            }
+            _ if status.is_server_error() => Trouble::Passing(Code::AgentUnreachable, failure.detail),
             _ => Trouble::Lasting(failure),
         })
     }
@@ -353,11 +358,16 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// An error's innermost cause, which is the informative one.
-fn reason(error: &reqwest::Error) -> String {
+/// An error's innermost cause, which is the informative one, and whether there is no network at all.
+fn reason(error: &reqwest::Error) -> (Code, String) {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    cause.to_string()
+    let of_network = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+    let code = match of_network {
+        Some(io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown) => Code::AgentOffline,
+        _ => Code::AgentUnreachable,
+    };
+    (code, cause.to_string())
 }

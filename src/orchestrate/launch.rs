@@ -10,7 +10,7 @@ use std::{
 };
 
 use kiln_records::{
-    Code, Failure, Job, JobId, Moment, Run, ServerId,
+    Blame, Code, Failure, Job, JobId, Moment, Run, ServerId,
     arch::Arch,
     protocol::{AgentFacts, ProxyFacts},
     run::{Kernel, LOCAL, Needs, Plan, Refused, State, Used},
@@ -24,7 +24,7 @@ use super::{
     job_span,
     orchestrator::Orchestrator,
     place::{Placement, Wish},
-    places::Decision,
+    places::{Decision, place_name},
     reach::{host_of, reach},
     token,
     waits::{Wait, WaitsFor},
@@ -377,11 +377,19 @@ impl Orchestrator {
             return;
         }
         let this = self.clone();
+        let (place, kernel) = (place_name(&stored.run).to_owned(), stored.run.plan.driver.kernel());
         let start = async move {
             let done = this.start(job, attempt).await;
             let done = match done {
                 Ok(()) => Ok(()),
-                Err(failure) => this.fail_own(job, attempt, failure).await,
+                Err(failure) => {
+                    if failure.code.blame() == Some(Blame::Place) {
+                        // Before the next job goes there, it is tried again.
+                        this.places.doubt(&place, kernel);
+                        this.wake.places.notify_one();
+                    }
+                    this.fail_own(job, attempt, failure).await
+                }
             };
             if let Err(error) = done {
                 tracing::warn!(%error, "a sandbox's start is not recorded");

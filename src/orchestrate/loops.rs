@@ -9,7 +9,7 @@ use tokio::{sync::Mutex, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{life::SHOW_EVERY, orchestrator::Orchestrator, settle::Tasks};
-use crate::{metrics::Pass, store::News};
+use crate::{metrics::Pass, sandbox::Driver, store::News};
 
 /// How often each loop makes a pass when nothing wakes it.
 const EVERY: Duration = Duration::from_secs(1);
@@ -83,6 +83,16 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
     });
     stop.cancelled().await;
     loops.shutdown().await;
+    let close = async |(place, driver): (String, Arc<dyn Driver>)| {
+        if let Err(failure) = driver.close().await {
+            tracing::warn!(
+                place,
+                code = failure.code.name(),
+                "not all is cleared away there: {failure}"
+            );
+        }
+    };
+    futures::future::join_all(this.places.drivers().into_iter().map(close)).await;
 }
 
 impl Orchestrator {

@@ -61,6 +61,8 @@ pub struct Candidate<'a> {
     pub has_machines: bool,
     /// Its offers.
     pub offers: &'a Offers,
+    /// Whether it has ever made sandboxes on its own kernel, and virtual machines, as far as its server remembers.
+    pub worked: (bool, bool),
     /// The number of jobs that run or will run there, and its CPUs.
     pub load: (u32, u32),
 }
@@ -142,18 +144,28 @@ impl<'a> Choice<'a> {
         }
     }
 
+    /// Whether it could be had before.
+    fn worked(&self) -> bool {
+        match self.kernel {
+            Kernel::Shared => self.candidate.worked.0,
+            Kernel::Own => self.candidate.worked.1,
+        }
+    }
+
     /// Whether the site wants sandboxes of this kind there.
     fn is_meant(&self, rule: &IsolationSettings) -> bool {
         self.kernel == Kernel::Shared || self.candidate.has_machines || rule.drivers.contains(&self.driver())
     }
 
-    /// The lower, the better. Without an order of the site's, no more isolation is taken than is needed.
-    fn rank(&self, wish: Wish, rule: &IsolationSettings) -> (bool, usize, bool) {
+    /// The lower, the better. Without an order of the site's, no more isolation is taken than is needed, and machines are those
+    /// that the site has configured.
+    fn rank(&self, wish: Wish, rule: &IsolationSettings) -> (bool, usize, bool, bool) {
         let named = rule.drivers.iter().position(|driver| *driver == self.driver());
         let machine = self.candidate.offers.own_kernel.as_ref().ok();
         (
             how(wish, self.candidate) == How::Emulated,
             named.unwrap_or(usize::from(self.kernel == Kernel::Own)),
+            self.kernel == Kernel::Own && !self.candidate.has_machines,
             self.kernel == Kernel::Own && machine.is_some_and(|machine| !machine.accelerated),
         )
     }
@@ -202,17 +214,19 @@ pub fn place(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>]) -> 
     })
 }
 
-/// Why a place that would do cannot be had now, if one is only away: a job can wait for it.
+/// Why a place that would do cannot be had now, if one is only away, or has worked before: a job can wait for it.
 pub fn away(wish: Wish, rule: &IsolationSettings, places: &[Candidate<'_>]) -> Option<String> {
     let choices = Choice::all(wish, rule, places);
     let mut wanted = choices
         .iter()
         .filter(|choice| rule.allows(choice.driver()) && choice.is_meant(rule));
     wanted.find_map(|choice| {
-        // What is not looked at may be anything.
-        let lack = choice
-            .lack()
-            .filter(|lack| lack.code.is_passing() && lack.code != Code::NotLookedAt)?;
+        let lack = choice.lack()?;
+        // What was never looked at may be anything.
+        let is_away = lack.code.is_passing() && lack.code != Code::NotLookedAt;
+        if !is_away && !choice.worked() {
+            return None;
+        }
         Some(format!("{}: {}", choice.candidate.shown_name(), lack.detail))
     })
 }
@@ -353,6 +367,7 @@ mod tests {
             drivers: (DriverKind::Namespace, DriverKind::Microvm),
             has_machines: true,
             offers,
+            worked: (false, false),
             load: (jobs, 2),
         }
     }
@@ -485,6 +500,46 @@ mod tests {
             jobs[names.iter().position(|name| *name == placement.place).unwrap()] += 1;
         }
         assert_eq!(jobs, [3, 2, 2]);
+    }
+
+    #[test]
+    fn the_machines_that_the_site_has_configured_come_first() {
+        let offers = offers(Arch::X86_64, true, Some(false));
+        let own = Candidate {
+            has_machines: false,
+            ..candidate(LOCAL, &offers, 0)
+        };
+        let kata = Candidate {
+            load: (9, 2),
+            ..broken_kata(&offers)
+        };
+        let placement = place(ARM, &rule(ForeignIsolation::Vm, &[]), &[own.clone(), kata.clone()]).unwrap();
+        assert_eq!(placement.driver, DriverKind::Kata);
+        // Other jobs take no machine, and an order of the site's goes before.
+        let native = Wish {
+            arch: Arch::X86_64,
+            own_kernel: false,
+        };
+        let placement = place(native, &rule(ForeignIsolation::Vm, &[]), &[own.clone(), kata.clone()]).unwrap();
+        assert_eq!(placement.driver, DriverKind::Namespace);
+        let order = [DriverKind::Microvm, DriverKind::Kata];
+        let placement = place(ARM, &rule(ForeignIsolation::Vm, &order), &[own, kata]).unwrap();
+        assert_eq!(placement.driver, DriverKind::Microvm);
+    }
+
+    #[test]
+    fn a_job_waits_for_a_place_that_has_worked_and_is_refused_at_one_that_never_did() {
+        let offers = offers(Arch::X86_64, true, None);
+        let rule = rule(ForeignIsolation::Vm, &[]);
+        let kata = |worked| Candidate {
+            worked,
+            ..broken_kata(&offers)
+        };
+        assert_eq!(away(ARM, &rule, &[kata((true, false))]), None);
+        assert_eq!(
+            away(ARM, &rule, &[kata((true, true))]).as_deref(),
+            Some("docker: no QEMU")
+        );
     }
 
     /// An engine whose Kata is broken, beside a host with a machine.

@@ -73,6 +73,17 @@ struct Seen {
     /// Whether its offer has been checked: `kernels` for anything at all, `machines` for virtual machines too.
     kernels: bool,
     machines: bool,
+    /// Whether any look found sandboxes on its own kernel, and virtual machines.
+    #[serde(default)]
+    worked: (bool, bool),
+}
+
+impl Seen {
+    fn remember(&mut self, before: &Self) {
+        let has = |seen: &Self| (seen.offers.shared_kernel.is_ok(), seen.offers.own_kernel.is_ok());
+        let ((kernels, machines), now) = (before.worked, has(self));
+        self.worked = (kernels || now.0, machines || now.1);
+    }
 }
 
 /// Another server.
@@ -225,6 +236,22 @@ impl Places {
     /// The CPUs of a place, if it was asked already.
     pub fn cpus(&self, name: Option<&str>) -> Option<u32> {
         self.place(name.unwrap_or(LOCAL))?.seen().cpus
+    }
+
+    /// A sandbox of this kind could not be started at a place: until the next look nothing is known of what it makes.
+    pub fn doubt(&self, name: &str, kernel: Kernel) {
+        let Some(place) = self.place(name) else { return };
+        let why = || {
+            Failure::new(
+                Code::NotLookedAt,
+                "no sandbox could be started, and it is looked at again",
+            )
+        };
+        let mut seen = place.seen();
+        match kernel {
+            Kernel::Shared => (seen.offers.shared_kernel, seen.kernels) = (Err(why()), false),
+            Kernel::Own => (seen.offers.own_kernel, seen.machines) = (Err(why()), false),
+        }
     }
 
     /// Each place's name and driver.
@@ -519,6 +546,7 @@ impl OwnPlace {
             drivers: self.drivers,
             has_machines: self.has_machines,
             offers: &self.seen.offers,
+            worked: self.seen.worked,
             load: (
                 jobs_at(&self.name, host.map(|(server, _)| server)),
                 self.seen.cpus.unwrap_or(1),
@@ -544,6 +572,7 @@ impl Place {
             awaits: None,
             kernels: false,
             machines: false,
+            worked: (false, false),
         };
         Self {
             name,
@@ -562,7 +591,7 @@ impl Place {
 
     async fn look(&self, machines: bool, equipment: &Equipment) -> bool {
         let before = self.seen().clone();
-        let now = match self.driver.arch().await {
+        let mut now = match self.driver.arch().await {
             // Jobs themselves ask for the toolbox of this host's architecture when they need it.
             Ok(arch) if arch == Arch::host() => self.try_out(&before, arch, machines).await,
             Ok(arch) => match equipment.of(arch) {
@@ -581,6 +610,7 @@ impl Place {
             },
             Err(failure) => self.nothing(&before, before.offers.arch, machines, &failure),
         };
+        now.remember(&before);
         let was_of_use = before.offers.shared_kernel.is_ok() || before.offers.own_kernel.is_ok();
         // Nobody misses a place that never was.
         if was_of_use || self.driver.is_there() {
@@ -612,6 +642,7 @@ impl Place {
             awaits: None,
             kernels: true,
             machines: (machines || before.machines) && !unknown,
+            worked: before.worked,
         }
     }
 
@@ -641,6 +672,7 @@ impl Place {
             awaits: None,
             kernels: true,
             machines: machines || before.machines,
+            worked: before.worked,
         }
     }
 

@@ -73,6 +73,8 @@ struct Place {
     is_slow: AtomicBool,
     /// Whether it cannot be asked for now.
     away: AtomicBool,
+    /// Whether it starts nothing, and finds that out when it is looked at.
+    refuses: AtomicBool,
     /// The way that it makes to shells, and how often it was asked for one, by port.
     way: Mutex<Result<ShellWay, Failure>>,
     asked_for_way: Mutex<Vec<u16>>,
@@ -93,6 +95,7 @@ impl Place {
             hangs: AtomicBool::new(false),
             is_slow: AtomicBool::new(false),
             away: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
             way: Mutex::new(Ok(ShellWay::Server)),
             asked_for_way: Mutex::default(),
         })
@@ -102,6 +105,12 @@ impl Place {
         while self.hangs.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    fn refusal(&self) -> Result<(), Failure> {
+        let refuses = self.refuses.load(Ordering::Relaxed);
+        let failure = || Failure::new(Code::EngineRefused, "no such shim");
+        if refuses { Err(failure()) } else { Ok(()) }
     }
 
     fn facts(&self, job: JobId) -> AgentFacts {
@@ -126,6 +135,7 @@ impl Driver for Place {
         while self.is_slow.load(Ordering::Relaxed) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        self.refusal()?;
         let mut all = self.sandboxes.lock().unwrap();
         all.insert(sandbox.job, (sandbox.clone(), SandboxState::Running));
         Ok(())
@@ -197,7 +207,7 @@ impl Driver for Place {
     }
 
     async fn shared_kernel(&self) -> Result<(), Failure> {
-        Ok(())
+        self.refusal()
     }
 
     async fn own_kernel(&self) -> Result<Machine, Failure> {

@@ -408,11 +408,16 @@ fn over_disk(used: Used, limit: u64) -> Option<Failure> {
 
 /// The failure of an agent that wrote this line about its way to the server.
 fn unreachable(line: &str) -> Option<Failure> {
-    let failure = words::said(line).filter(|failure| failure.code == Code::AgentUnreachable)?;
-    Some(failure.hint(
-        "see whether `agent_url` in [server] leads here from the sandbox's place, and `agent_ca_bundle` has the \
-         authority of its certificate",
-    ))
+    let failure = words::said(line)?;
+    let hint = match failure.code {
+        Code::AgentUnreachable => {
+            "see whether `agent_url` in [server] leads here from the sandbox's place, and `agent_ca_bundle` has the \
+             authority of its certificate"
+        }
+        Code::AgentOffline => "see whether the sandbox's place gives its sandboxes a network",
+        _ => return None,
+    };
+    Some(failure.hint(hint))
 }
 
 /// The cause of a job's end, from what remains of its sandbox.
@@ -526,5 +531,11 @@ mod tests {
             (Code::AgentUnreachable, "https://kiln: UnknownIssuer")
         );
         assert!(lost.hint.unwrap().contains("agent_ca_bundle"));
+        let offline = verdict(
+            &evidence("kiln-agent: https://kiln: Network is unreachable (agent_offline)"),
+            None,
+        );
+        assert_eq!(offline.code, Code::AgentOffline);
+        assert!(!offline.hint.unwrap().contains("agent_ca_bundle"));
     }
 }

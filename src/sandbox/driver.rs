@@ -119,6 +119,15 @@ pub trait Driver: fmt::Debug + Send + Sync {
     ///
     /// The reason why it can make none.
     async fn own_kernel(&self) -> Result<Machine, Failure>;
+
+    /// Removes what this process alone knows of, before it ends: a trial that is under way. Sandboxes stay.
+    ///
+    /// # Errors
+    ///
+    /// What is left, and why.
+    async fn close(&self) -> Result<(), Failure> {
+        Ok(())
+    }
 }
 
 /// The address at which users reach the shell of a job.

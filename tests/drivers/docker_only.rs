@@ -1,6 +1,6 @@
 //! Tests of what only an engine can do to a server: disappear, return, lack features, be shared, be remote.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kiln::{
     config::DEFAULT_SOCKET,
@@ -370,6 +370,27 @@ async fn a_machine_asks_the_name_servers_of_the_engines_host() {
         driver.look(spec.job).await
     );
     place.destroy(spec.job).await;
+}
+
+#[test]
+async fn a_trial_ends_with_its_server() {
+    needs!(Containers::lack());
+    let place = Place::<Containers>::new().await;
+    let mut settings = settings(&place.kiln, EngineAddress::Socket(Engine::shared().socket()));
+    settings.vm_runtime = Some("slow".to_owned());
+    let driver = Arc::new(DockerDriver::new(settings));
+    let mark = format!("label=kiln.trial={}", installation(&place.kiln));
+    let trials = || Engine::shared().docker(&["ps", "--all", "--filter", &mark, "--format", "{{.Names}}"]);
+    let trying = tokio::spawn({
+        let driver = Arc::clone(&driver);
+        async move { driver.own_kernel().await }
+    });
+    eventually_async(async || !trials().is_empty()).await;
+    trying.abort();
+    let _ = trying.await;
+    assert!(!trials().is_empty(), "it was over before");
+    driver.close().await.unwrap();
+    assert_eq!(trials(), "");
 }
 
 #[test]

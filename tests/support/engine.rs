@@ -106,12 +106,15 @@ done
 exec runc "$@"
 "#;
 
-/// The engine's configuration: that runtime, and a Kata installed as on a real site.
+/// The engine's configuration: that runtime, one that takes its time for each step, and a Kata installed as on a real site.
 fn runtimes(dir: &std::path::Path) -> String {
     let pretends = dir.join("pretends");
     fs_err::write(&pretends, PRETENDS).unwrap();
     fs_err::set_permissions(&pretends, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut runtimes = serde_json::json!({ "pretends": { "path": pretends } });
+    let slow = dir.join("slow");
+    fs_err::write(&slow, "#!/bin/sh\nsleep 2\nexec runc \"$@\"\n").unwrap();
+    fs_err::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut runtimes = serde_json::json!({ "pretends": { "path": pretends }, "slow": { "path": slow } });
     if let (Ok(name), Ok(config)) = (
         std::env::var("KILN_TEST_KATA_RUNTIME"),
         std::env::var("KILN_TEST_KATA_CONFIG"),

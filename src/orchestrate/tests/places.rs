@@ -135,6 +135,61 @@ async fn a_job_waits_for_the_only_place_that_would_do_while_that_is_away() {
     assert!(matches!(decision, Decision::Placed(_)), "{decision:?}");
 }
 
+#[tokio::test]
+async fn a_place_where_nothing_starts_any_more_is_looked_at_again_and_its_jobs_wait() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings {
+        retry_pause: Period::seconds(0),
+        ..WatchSettings::default()
+    });
+    let (orchestrator, place) = (&server.orchestrator, &server.place);
+    let look = async || drop(join_all(orchestrator.places.looks(&[])).await);
+    look().await;
+    place.refuses.store(true, Ordering::Relaxed);
+    let jobs = [site.launched(&server).await, site.launched(&server).await];
+    // The first has cost a try, which is not its fault; the other one goes nowhere before the place is known again.
+    for _ in 0..3 {
+        orchestrator.launch_once().await.unwrap();
+        for job in jobs {
+            server.has_started(job).await;
+        }
+    }
+    let attempts = async || {
+        let mut attempts = Vec::new();
+        for job in jobs {
+            let run = site.store.get_run(job).await.unwrap().unwrap().run;
+            assert_eq!(run.state, State::Queued, "{run:?}");
+            attempts.push(run.attempt);
+        }
+        attempts
+    };
+    assert_eq!(attempts().await, [2, 1]);
+    look().await;
+    let waits = orchestrator.places.decide(
+        Wish {
+            arch: Arch::host(),
+            own_kernel: false,
+        },
+        &IsolationSettings {
+            drivers: vec![DriverKind::Namespace],
+            ..IsolationSettings::default()
+        },
+        false,
+        |_, _| 0,
+    );
+    assert!(
+        matches!(&waits, Decision::Later(why) if why == "local: no such shim"),
+        "{waits:?}"
+    );
+    place.refuses.store(false, Ordering::Relaxed);
+    look().await;
+    orchestrator.launch_once().await.unwrap();
+    for job in jobs {
+        server.has_started(job).await;
+        assert_eq!(site.state(job).await, State::Launching);
+    }
+}
+
 /// The first job at a new site makes the toolbox, and with it the kernel of virtual machines comes.
 #[tokio::test]
 async fn a_place_that_cannot_be_looked_at_yet_is_not_taken_for_one_without_machines() {

@@ -399,7 +399,7 @@ codes! {
     EngineGone = "engine_gone", 503, Failed, PassingKilled,
         "a container engine does not answer, or cannot be reached through SSH",
         "check that it is running (`docker version`), and its address. Jobs wait for it";
-    EngineRefused = "engine_refused", 500, Failed, Lasting,
+    EngineRefused = "engine_refused", 500, Failed, OfThePlace,
         "a container engine refused a request",
         "the message is from the engine";
     EngineAddress = "engine_address", 500, Failed, Lasting,
@@ -412,7 +412,7 @@ codes! {
         "the toolbox's image was removed from the engine just as a job started, or a node of the cluster cannot get it",
         "on an engine, the next attempt restores it. In a cluster, the message names the image: \
          `kiln toolbox push` puts it into the registry of `image` in `[kubernetes]`, or into S3 where `base_image` is set";
-    RuntimeUnknown = "runtime_unknown", 500, Failed, Lasting,
+    RuntimeUnknown = "runtime_unknown", 500, Failed, OfThePlace,
         "a container engine does not have the configured runtime, or a cluster has no such RuntimeClass",
         "`docker info` lists them; kata/docker-daemon.json has the lines for `daemon.json`, as kata/README.md shows. In a \
          cluster: `kubectl get runtimeclasses`";
@@ -448,6 +448,10 @@ codes! {
          retried",
         "`agent_url` in `[server]` must lead from there to this server, and its certificate must name that host and be \
          issued by an authority in `agent_ca_bundle`. The server tries the address when it starts, and says so in its log";
+    AgentOffline = "agent_offline", 500, Failed, OfThePlace,
+        "the sandbox has no network: no route leads from its agent to the server; retried",
+        "see whether the place gives its sandboxes a network: Docker 26 and newer do in Kata machines from Kata 3.29 on only, and \
+         the server's address must not be in a network that the place refuses";
     NoServerUrl = "no_server_url", 500, Failed, Lasting,
         "a sandbox on another host, in a cluster or in a Kata machine cannot reach the server",
         "set `agent_url` in `[server]`";

@@ -11,12 +11,9 @@ use tokio::sync::Mutex;
 use super::{
     address::EngineAddress,
     dialect::Dialect,
-    fault::{failure, gone},
+    fault::{TIMEOUT_S, failure, gone},
     tunnel::Tunnel,
 };
-
-/// Seconds until an engine must have begun to answer. The longest of these requests starts a virtual machine.
-const TIMEOUT_S: u64 = 120;
 
 /// The same for a request that sends an engine a large file.
 const LOAD: Duration = Duration::from_mins(10);

@@ -43,6 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ASKING: Duration = Duration::from_secs(30);
 const STARTING: Duration = Duration::from_mins(15);
 const ENDING: Duration = Duration::from_mins(3);
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// The most memory of a virtual machine beside that of its job: of its kernel, QEMU and virtiofsd (kata/README.md).
 const BESIDE_MACHINE: u64 = 1 << 30;
@@ -54,7 +55,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 impl Driver for DockerDriver {
     async fn start(&self, sandbox: &SandboxSpec) -> Result<(), Failure> {
         let start = async { Box::pin(self.make(&self.client().await?, sandbox)).await };
-        within(STARTING, "start a sandbox", start).await
+        let started = within(STARTING, "start a sandbox", start).await;
+        if started
+            .as_ref()
+            .is_err_and(|failure| failure.code != Code::SandboxExists)
+        {
+            self.forget_offers().await;
+        }
+        started
     }
 
     async fn look(&self, job: JobId) -> Result<SandboxState, Failure> {
@@ -114,6 +122,10 @@ impl Driver for DockerDriver {
 
     async fn own_kernel(&self) -> Result<Machine, Failure> {
         Box::pin(self.offers()).await.own_kernel
+    }
+
+    async fn close(&self) -> Result<(), Failure> {
+        within(CLOSING, "remove its trial containers", self.close_trials()).await
     }
 }
 

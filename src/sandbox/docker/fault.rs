@@ -3,6 +3,9 @@
 use bollard::errors::Error;
 use kiln_records::{Code, Failure, failure::chain};
 
+/// Seconds until an engine must have begun to answer. The longest of these requests starts a virtual machine.
+pub(super) const TIMEOUT_S: u64 = 120;
+
 /// Whether the engine answered that the object does not exist.
 pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
@@ -18,8 +21,15 @@ pub(super) fn is_conflict(error: &Error) -> bool {
 /// `engine_gone` when there is no answer, `image_missing`, `runtime_unknown`, and `engine_refused` for every other
 /// error.
 pub(super) fn failure(what: &str, error: &Error) -> Failure {
-    let Error::DockerResponseServerError { message, .. } = error else {
-        return gone(format!("{what}: {}", chain(error)));
+    let message = match error {
+        Error::DockerResponseServerError { message, .. } => message,
+        // It may well answer other requests: virtual machines that do not boot were seen to take that long.
+        Error::RequestTimeoutError => {
+            let detail = format!("{what}: the container engine took more than {TIMEOUT_S} s");
+            return Failure::new(Code::EngineGone, detail)
+                .hint("the engine, or a runtime that it started, hangs: the engine's own log says more");
+        }
+        _ => return gone(format!("{what}: {}", chain(error))),
     };
     let said = message.to_lowercase();
     let detail = format!("{what}: {}", in_short(message));
@@ -34,8 +44,11 @@ pub(super) fn failure(what: &str, error: &Error) -> Failure {
     }
 }
 
+/// The causes of an error that are said, counted from the innermost. What helps is often one of the middle.
+const CAUSES: usize = 3;
+
 /// What an engine or its runtime said, on one line. Kata's Rust runtime says each error with all of its causes and a
-/// backtrace: the last cause is what went wrong. The whole text goes to the log.
+/// backtrace: the last causes are what went wrong. All of them go to the log, and no backtrace does.
 pub(super) fn in_short(message: &str) -> String {
     // Errors within errors come with their line breaks escaped.
     let text = message.replace("\\n", "\n");
@@ -46,16 +59,18 @@ pub(super) fn in_short(message: &str) -> String {
     let mut lines = causes.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
     // `Caused by:`, then one cause on a line, with a number if there are several.
-    let last = lines.next_back().filter(|line| !line.starts_with("Caused by"));
-    let Some(last) = last else {
-        return first.to_owned();
-    };
-    tracing::warn!("the container engine said: {}", message.trim());
-    let cause = match last.split_once(": ") {
-        Some((number, cause)) if number.chars().all(|c| c.is_ascii_digit()) => cause,
-        _ => last,
-    };
-    format!("{first}: {cause}")
+    let said: Vec<_> = lines
+        .filter(|line| !line.starts_with("Caused by"))
+        .map(|line| match line.split_once(": ") {
+            Some((number, cause)) if number.chars().all(|c| c.is_ascii_digit()) => cause,
+            _ => line,
+        })
+        .collect();
+    if said.len() > CAUSES {
+        tracing::warn!("the container engine said: {first}: {}", said.join(": "));
+    }
+    let last = said.iter().skip(said.len().saturating_sub(CAUSES)).copied();
+    std::iter::once(first).chain(last).collect::<Vec<_>>().join(": ")
 }
 
 /// The failure for a configured runtime that the engine does not have.
@@ -86,18 +101,29 @@ mod tests {
             let found = failure("cannot", &Error::DockerResponseServerError { status_code, message });
             assert_eq!(found.code, code, "{found}");
         }
-        assert_eq!(failure("cannot", &Error::RequestTimeoutError).code, Code::EngineGone);
+        let late = failure("cannot run a container", &Error::RequestTimeoutError);
+        assert_eq!(late.code, Code::EngineGone);
+        assert_eq!(
+            late.detail,
+            "cannot run a container: the container engine took more than 120 s"
+        );
     }
 
     #[test]
-    fn of_a_backtrace_the_last_cause_is_said() {
+    fn of_a_backtrace_the_last_causes_are_said() {
         let message = "failed to create shim task: Others(\"failed to handle message try init runtime instance\\n\\n\
             Caused by:\\n    0: init runtime handler\\n    1: start vm\\n    2: No such file or directory (os error 2)\\n\\n\
             Stack backtrace:\\n   0: <unknown>\\n   1: <unknown>\\n\"): unknown";
-        let expected = "failed to create shim task: Others(\"failed to handle message try init runtime instance: No such \
-            file or directory (os error 2)";
+        let expected = "failed to create shim task: Others(\"failed to handle message try init runtime instance: init runtime \
+            handler: start vm: No such file or directory (os error 2)";
         assert_eq!(in_short(message), expected);
         assert_eq!(in_short(&message.replace("\\n", "\n")), expected);
+        let five =
+            "cannot start\n\nCaused by:\n 0: a\n 1: b\n 2: connect agent server\n 3: hybrid vsock\n 4: No such file";
+        assert_eq!(
+            in_short(five),
+            "cannot start: connect agent server: hybrid vsock: No such file"
+        );
         let one = "cannot start\n\nCaused by:\n    the guest does not answer";
         assert_eq!(in_short(one), "cannot start: the guest does not answer");
         assert_eq!(in_short("No such image: x:1\n"), "No such image: x:1");

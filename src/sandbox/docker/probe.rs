@@ -2,8 +2,10 @@
 //! there. Talks to the engine only.
 
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     path::Path,
+    sync::{MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -51,6 +53,15 @@ const REPOSITORY: &str = "kiln-probe";
 pub(super) struct Probes {
     offers: Mutex<Option<(Instant, Offers)>>,
     disk: Mutex<Option<(Instant, Probe)>>,
+    /// The containers of trials that this process has not removed yet.
+    open: std::sync::Mutex<BTreeSet<String>>,
+}
+
+impl Probes {
+    fn open(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        // Each change is one call.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The abilities of an engine.
@@ -90,6 +101,11 @@ impl DockerDriver {
         let offers = tried.unwrap_or_else(|failure| Offers::nothing(Err(failure.clone()), &failure));
         *known = Some((Instant::now(), offers.clone()));
         offers
+    }
+
+    /// A sandbox could not be started: the next look tries again.
+    pub(super) async fn forget_offers(&self) {
+        *self.probes.offers.lock().await = None;
     }
 
     async fn try_out(&self) -> Result<Offers, Failure> {
@@ -165,6 +181,15 @@ impl DockerDriver {
         Ok(())
     }
 
+    /// Removes the containers of trials that this process has begun and not ended.
+    pub(super) async fn close_trials(&self) -> Result<(), Failure> {
+        let open = std::mem::take(&mut *self.probes.open());
+        for name in open {
+            self.remove_container(&self.client().await?, &name).await?;
+        }
+        Ok(())
+    }
+
     /// Runs the tiny container.
     async fn probe(
         &self,
@@ -203,14 +228,26 @@ impl DockerDriver {
             options: self.options(engine).await?,
             arguments,
         };
+        self.probes.open().insert(name.clone());
         let ran = self.run_to_the_end(engine, &name, &wanted).await;
         let found = match &ran {
             Ok(_) => said::last_line(engine, &name).await,
             Err(failure) => Err(failure.clone()),
         };
-        let removed = self.remove_container(engine, &name).await;
-        let line = found?;
-        removed?;
+        let line = match (found, self.remove_container(engine, &name).await) {
+            (Err(failure), Err(left)) => {
+                let detail = format!("{}; its container {name} is left: {left}", failure.detail);
+                return Err(Failure { detail, ..failure });
+            }
+            (found, removed) => {
+                if removed.is_ok() {
+                    self.probes.open().remove(&name);
+                }
+                let line = found?;
+                removed?;
+                line
+            }
+        };
         serde_json::from_str(&line.unwrap_or_default()).map_err(|_| {
             let code = ran.unwrap_or_default();
             Failure::new(
