@@ -1,12 +1,16 @@
-//! The lease of the sandboxes on this host: a file that says when their server last showed life. Reads that file and the
-//! kernel's clock.
+//! The lease of the sandboxes on this host: a file that says when their server last showed life, and which process that is. Reads
+//! that file, the kernel's clock and its list of processes.
 //!
 //! A server that shares its records with others loses its jobs to them when it shows no life. Its sandboxes stand still
 //! before that, so that no job runs twice at the same time; they go on when the server is back in time.
 
-use std::{path::PathBuf, time::Duration};
+use std::{io::ErrorKind, path::PathBuf, time::Duration};
 
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    errno::Errno,
+    time::{ClockId, clock_gettime},
+    unistd::getpid,
+};
 use serde::{Deserialize, Serialize};
 
 /// How long a lease lasts.
@@ -20,17 +24,55 @@ impl Lease {
     /// Whether it lasts. One that cannot be read does not, and neither does one from the future, which an earlier boot of
     /// the host has left.
     pub fn is_held(&self) -> bool {
-        let of = |text: String| Some(Duration::from_millis(text.trim().parse().ok()?));
-        let begun = fs_err::read_to_string(&self.0).ok().and_then(of);
-        let age = begun.and_then(|begun| since_boot().checked_sub(begun));
+        let text = fs_err::read_to_string(&self.0).unwrap_or_default();
+        let begun = text.split_whitespace().next().and_then(|begun| begun.parse().ok());
+        let age = begun.and_then(|begun| since_boot().checked_sub(Duration::from_millis(begun)));
         age.is_some_and(|age| age < HELD)
     }
 
-    /// The content of the file for a lease that begins at this time since the host was started. Its size is always the
-    /// same.
-    pub fn text(begun: Duration) -> String {
-        format!("{:020}\n", begun.as_millis())
+    /// Whether the process that wrote it is known to be gone.
+    pub fn is_orphaned(&self) -> bool {
+        let text = fs_err::read_to_string(&self.0).unwrap_or_default();
+        let mut numbers = text.split_whitespace().skip(1);
+        let (pid, started) = (
+            numbers.next().and_then(|pid| pid.parse().ok()),
+            numbers.next().and_then(|started| started.parse().ok()),
+        );
+        match (pid, started) {
+            (Some(pid), Some(started)) => start_time(pid).is_ok_and(|now: Option<u64>| now != Some(started)),
+            // An earlier version of Kiln did not say.
+            _ => false,
+        }
     }
+
+    /// The content of the file for a lease of this process that begins at this time since the host was started. Its size is
+    /// always the same.
+    pub fn text(begun: Duration) -> String {
+        let pid = getpid().as_raw();
+        let started = start_time(pid).ok().flatten().unwrap_or_default();
+        format!("{:020} {pid:010} {started:020}\n", begun.as_millis())
+    }
+}
+
+/// The start time of a process, if there is one: field 22 of `/proc/PID/stat`. Field 2, the name, is in parentheses and
+/// may contain anything.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn start_time(pid: i32) -> std::io::Result<Option<u64>> {
+    let stat = match fs_err::read_to_string(format!("/proc/{pid}/stat")) {
+        // The process may end between the opening and the reading.
+        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32) => {
+            return Ok(None);
+        }
+        stat => stat?,
+    };
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = after_name.split_whitespace().nth(19).and_then(|text| text.parse().ok());
+    field
+        .map(Some)
+        .ok_or_else(|| std::io::Error::from(ErrorKind::InvalidData))
 }
 
 /// The time since the host was started, the time while it slept included.
@@ -60,5 +102,20 @@ mod tests {
         }
         fs_err::write(&lease.0, "soon").unwrap();
         assert!(!lease.is_held());
+    }
+
+    #[test]
+    fn the_end_of_the_process_that_wrote_it_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let lease = Lease(dir.path().join("lease"));
+        assert!(!lease.is_orphaned(), "nothing is known of it");
+        fs_err::write(&lease.0, Lease::text(since_boot())).unwrap();
+        assert!(!lease.is_orphaned());
+        // Another process has the number now.
+        let pid = getpid().as_raw();
+        fs_err::write(&lease.0, format!("{:020} {pid:010} {:020}\n", 1, 1)).unwrap();
+        assert!(lease.is_orphaned());
+        fs_err::write(&lease.0, format!("{:020}\n", 1)).unwrap();
+        assert!(!lease.is_orphaned());
     }
 }

@@ -28,14 +28,13 @@ use std::{
 
 use kiln_records::{Failure, JobId};
 use nix::{
-    errno::Errno,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::plan::Report;
-use crate::sandbox::{Kernel, Usage};
+use crate::sandbox::{Kernel, Usage, lease::start_time};
 
 /// The files of one sandbox.
 #[derive(Debug, Clone)]
@@ -357,23 +356,6 @@ fn boot_id() -> std::io::Result<String> {
     Ok(fs_err::read_to_string("/proc/sys/kernel/random/boot_id")?
         .trim()
         .to_owned())
-}
-
-/// The start time of a process, if there is one: field 22 of `/proc/PID/stat`. Field 2, the name, is in parentheses and
-/// may contain anything.
-fn start_time(pid: i32) -> std::io::Result<Option<u64>> {
-    let stat = match fs_err::read_to_string(format!("/proc/{pid}/stat")) {
-        // The process may end between the opening and the reading.
-        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32) => {
-            return Ok(None);
-        }
-        stat => stat?,
-    };
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = after_name.split_whitespace().nth(19).and_then(|text| text.parse().ok());
-    field
-        .map(Some)
-        .ok_or_else(|| std::io::Error::from(ErrorKind::InvalidData))
 }
 
 #[cfg(test)]

@@ -27,8 +27,10 @@ const LOOK_EVERY_MS: u16 = 20;
 /// Interval at which it checks whether its server has a lease.
 const LEASE_EVERY: Duration = Duration::from_millis(500);
 
-/// The longest time for which a sandbox waits for its server's return.
+/// The longest time for which a sandbox waits for its server's return: one that lives, whose database may be away, and one whose
+/// process is gone. Other servers take the jobs of both within half a minute, if they have the database.
 const LONGEST_STILL: Duration = Duration::from_mins(30);
+const LONGEST_ORPHANED: Duration = Duration::from_mins(5);
 
 /// Everything that the loop looks after.
 #[derive(Debug)]
@@ -83,13 +85,18 @@ impl LeaseWatch {
                     "its server shows no life, and the sandbox cannot wait for it: {error}"
                 )))
             }
-            (false, Some(since)) if since.elapsed() > LONGEST_STILL => {
-                let detail = format!("its server has shown no life for {} s", LONGEST_STILL.as_secs());
-                Some(lost(detail))
+            (false, Some(since)) => {
+                let longest = longest_still(self.lease.is_orphaned());
+                let detail = || format!("its server has shown no life for {} s", longest.as_secs());
+                (since.elapsed() > longest).then(|| lost(detail()))
             }
-            (true, None) | (false, Some(_)) => None,
+            (true, None) => None,
         }
     }
+}
+
+fn longest_still(is_orphaned: bool) -> Duration {
+    if is_orphaned { LONGEST_ORPHANED } else { LONGEST_STILL }
 }
 
 impl Watch<'_> {
