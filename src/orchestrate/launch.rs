@@ -296,7 +296,11 @@ impl Orchestrator {
             u32::try_from(there.count()).unwrap_or(u32::MAX)
         };
         let is_command = self.runner.is_some();
-        let decision = self.places.decide(wish, &self.isolation, is_command, jobs_at);
+        let mut decision = self.places.decide(wish, &self.isolation, is_command, jobs_at);
+        if matches!(decision, Decision::Refused(_)) && self.places.misses(&self.nodes().await?) {
+            decision =
+                Decision::Later("a remote build node was added, and it is being found out what it offers".to_owned());
+        }
         if matches!(decision, Decision::Later(_)) {
             self.wake.places.notify_one();
         }

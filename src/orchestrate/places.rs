@@ -433,6 +433,12 @@ impl Places {
         place(wish, rule, &candidates).ok()
     }
 
+    /// Whether one of these remote build nodes is not among the places yet.
+    pub fn misses(&self, nodes: &[String]) -> bool {
+        let others = self.others();
+        nodes.iter().any(|name| others.iter().all(|place| place.name != *name))
+    }
+
     /// Looks at all places again; `nodes` are the current remote build nodes. Each look is a separate future, since a
     /// host that does not answer takes its time; a place with a look still under way is skipped. Each look returns
     /// whether it found any news.
