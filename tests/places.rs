@@ -9,6 +9,7 @@ use crate::support::{
     eventually, own_address,
     repository::Repository,
     serve::Server,
+    sshd::Sshd,
     wait::{FOR_A_BUILD, within},
 };
 use serde_json::Value;
@@ -218,6 +219,44 @@ fn podman_builds_as_docker_does() {
     }
     let containers = Engine::podman().docker(&["ps", "--all", "--format", "{{.Names}}"]);
     assert!(!containers.contains(built[0].0["id"].as_str().unwrap()), "{containers}");
+}
+
+#[test]
+fn a_build_node_with_podman_carries_out_a_job() {
+    needs!(support::no_namespaces(), Engine::lack_of_podman(), Sshd::lack());
+    let sshd = Sshd::start_beside(Engine::podman().podman_pid());
+    sshd.configure_client("host");
+    let repository = Repository::native();
+    let (ports, socket) = (format!("[{}]", repository.port()), Engine::podman().socket());
+    let server = Server::start_in(
+        Kiln::new(),
+        &[
+            ("KILN__ISOLATION__LOOPBACK_PORTS", &ports),
+            ("KILN__ISOLATION__DRIVERS", "[\"docker\"]"),
+            ("KILN__REMOTE_BUILD_NODES__USER", &Sshd::user()),
+            ("KILN__REMOTE_BUILD_NODES__IDENTITY_FILE", &sshd.at("identity")),
+            ("KILN__REMOTE_BUILD_NODES__KNOWN_HOSTS", &sshd.at("known_hosts")),
+            ("KILN__REMOTE_BUILD_NODES__SSH_CONFIG", &sshd.at("ssh_config")),
+            ("KILN__REMOTE_BUILD_NODES__ENGINE_SOCKET", socket.to_str().unwrap()),
+        ],
+    );
+    server.make_key();
+    server.run(&["remote-build-nodes", "create", "--xname", "here"]).ok();
+    let seen = server.json(&["remote-build-nodes", "status", "describe", "here"]);
+    assert_eq!(seen["ableToRunJobs"], true, "{seen:#}");
+    assert!(
+        seen["podmanStatus"].as_str().unwrap().starts_with("Podman present at "),
+        "{seen:#}"
+    );
+    let recipe = server.recipe(&Recipe::with_script("true"), &repository, &["--require-dkms", "false"]);
+    let (status, _) = succeeded(&server, &server.build(&recipe, &[]));
+    assert_eq!(
+        [&status["place"], &status["driver"], &status["how"]],
+        ["here", "docker", "native"]
+    );
+    server.stop();
+    let containers = Engine::podman().docker(&["ps", "--all", "--format", "{{.Names}}"]);
+    assert!(!containers.contains(status["id"].as_str().unwrap()), "{containers}");
 }
 
 /// Builds on an engine behind TLS, from where agents come over the network, until the job's status is `wanted` or it has

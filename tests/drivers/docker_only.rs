@@ -13,8 +13,9 @@ use kiln::{
 use kiln_records::{arch::Arch, run::Kernel};
 
 use crate::drivers::{
-    docker::{Containers, installation, settings},
+    docker::{Containers, ContainersOf, installation, settings},
     place::{Kind, Place, own_address},
+    podman::Podman,
 };
 use crate::support::{
     Kiln,
@@ -288,8 +289,8 @@ async fn nothing_of_the_engines_host_is_within_reach() {
     place.destroy(spec.job).await;
 }
 
-/// A driver that reaches the tests' engine through `sshd`.
-fn through(sshd: &Sshd, kiln: &Kiln, known: &str) -> DockerDriver {
+/// A driver that reaches an engine of the tests through `sshd`.
+fn through(sshd: &Sshd, engine: &Engine, kiln: &Kiln, known: &str) -> DockerDriver {
     sshd.configure_client(known);
     let login = RemoteNodeSettings {
         user: Sshd::user(),
@@ -302,7 +303,7 @@ fn through(sshd: &Sshd, kiln: &Kiln, known: &str) -> DockerDriver {
         kiln,
         EngineAddress::Ssh {
             host: "here".to_owned(),
-            socket: Engine::shared().socket(),
+            socket: engine.socket(),
             login,
         },
     ))
@@ -312,9 +313,26 @@ fn through(sshd: &Sshd, kiln: &Kiln, known: &str) -> DockerDriver {
 async fn an_engine_on_another_host_through_ssh() {
     needs!(Containers::lack(), Sshd::lack());
     assert_eq!(DEFAULT_SOCKET, "/var/run/docker.sock");
-    let place = Place::<Containers>::new().await;
-    let sshd = Sshd::start();
-    let stranger = through(&sshd, &place.kiln, "other");
+    let (sshd, place) = (Sshd::start(), Place::<Containers>::new().await);
+    on_another_host(&sshd, Engine::shared(), &place).await;
+    for entry in fs_err::read_dir("/run").unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if name.starts_with(&format!("kiln-doors-{}", installation(&place.kiln))) {
+            fs_err::remove_dir_all(entry.path()).unwrap();
+        }
+    }
+}
+
+#[test]
+async fn a_podman_on_another_host_through_ssh() {
+    needs!(ContainersOf::<Podman>::lack(), Sshd::lack());
+    let sshd = Sshd::start_beside(Engine::podman().podman_pid());
+    let place = Place::<ContainersOf<Podman>>::new().await;
+    on_another_host(&sshd, Engine::podman(), &place).await;
+}
+
+async fn on_another_host<K: Kind>(sshd: &Sshd, engine: &Engine, place: &Place<K>) {
+    let stranger = through(sshd, engine, &place.kiln, "other");
     let failure = stranger.list().await.unwrap_err();
     assert_eq!(failure.code.name(), "engine_gone", "{failure:?}");
     assert!(
@@ -322,7 +340,7 @@ async fn an_engine_on_another_host_through_ssh() {
         "it logged in to a host that it does not know"
     );
 
-    let driver = through(&sshd, &place.kiln, "host");
+    let driver = through(sshd, engine, &place.kiln, "host");
     // Its doors come along.
     let spec = place.spec("ring ready; while ! ring held-end; do sleep 0.1; done; exit 5");
     driver.start(&spec).await.unwrap();
@@ -337,13 +355,6 @@ async fn an_engine_on_another_host_through_ssh() {
     };
     assert_eq!(evidence.exit_code, 5, "{evidence:?}");
     driver.destroy(spec.job, Scratch::Remove).await.unwrap();
-    drop(driver);
-    for entry in fs_err::read_dir("/run").unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
-        if name.starts_with(&format!("kiln-doors-{}", installation(&place.kiln))) {
-            fs_err::remove_dir_all(entry.path()).unwrap();
-        }
-    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
     support::engine::Engine,
 };
 
-struct Podman;
+pub struct Podman;
 
 impl Peer for Podman {
     const NAME: &'static str = "podman";

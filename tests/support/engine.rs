@@ -63,13 +63,16 @@ ip link set lo up
 until ip address show tap0 2>&1 | grep -q 10.0.2.100; do sleep 0.01; done
 mount --bind "$1/resolv.conf" /etc/resolv.conf
 mount -t tmpfs kiln-podman /run
+mkdir /run/sshd
+# crun refuses hosts with both versions of control groups.
+umount /sys/fs/cgroup/unified 2>/dev/null
 # Podman leaves files where it was started.
 cd "$1"
 python3 "$1/names.py" >/dev/null 2>&1 &
 while true; do
     rm -f "$1/engine.sock"
     while [ -e "$1/down" ]; do sleep 0.02; done
-    podman --runtime runc --root "$1/data" --runroot "$1/exec" --tmpdir "$1/tmp" --network-config-dir "$1/networks" --network-backend netavark \
+    podman --runtime crun --root "$1/data" --runroot "$1/exec" --tmpdir "$1/tmp" --network-config-dir "$1/networks" --network-backend netavark \
         --cgroup-manager cgroupfs system service --time 0 "unix://$1/engine.sock" >>"$1/log" 2>&1
 done
 "#;
@@ -171,6 +174,16 @@ impl Engine {
         (!is_there)
             .then(|| "podman or netavark is not installed: run `.ci/install-packages test`".to_owned())
             .or_else(Self::lack)
+    }
+
+    /// The process of this Podman.
+    pub fn podman_pid(&self) -> u32 {
+        let ours = format!("unix://{}", self.socket().display());
+        let line = |pid: &u32| fs_err::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let entries = fs_err::read_dir("/proc").unwrap().flatten();
+        let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.find(|pid| line(pid).starts_with("podman\0") && line(pid).contains(&ours))
+            .unwrap()
     }
 
     /// Starts a new engine.

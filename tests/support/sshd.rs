@@ -28,6 +28,17 @@ impl Sshd {
 
     /// Starts it; programs in its directory `bin` take precedence over the system's.
     pub fn start() -> Self {
+        Self::start_by(Command::new("/usr/sbin/sshd"))
+    }
+
+    /// Starts it where this process sees its files.
+    pub fn start_beside(pid: u32) -> Self {
+        let mut command = Command::new("nsenter");
+        command.args([&format!("--mount=/proc/{pid}/ns/mnt"), "/usr/sbin/sshd"]);
+        Self::start_by(command)
+    }
+
+    fn start_by(mut command: Command) -> Self {
         let dir = tempfile::Builder::new().prefix("kiln-sshd-").tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         for key in ["host", "other", "identity"] {
@@ -53,7 +64,7 @@ impl Sshd {
             fs_err::create_dir_all("/run/sshd").unwrap();
         }
         let log = fs_err::File::create(at("log")).unwrap();
-        let child = Command::new("/usr/sbin/sshd")
+        let child = command
             .args(["-D", "-e", "-f", &at("sshd_config")])
             .stdin(Stdio::null())
             .stderr(Stdio::from(log.into_file()))

@@ -14,13 +14,16 @@ use std::{
 use bollard::{
     Docker, body_full,
     errors::Error,
-    models::{ContainerInspectResponse, ContainerSummary, ResourcesUlimits, SystemInfo, VolumeCreateRequest},
+    models::{
+        ContainerInspectResponse, ContainerSummary, ResourcesUlimits, SystemInfo, SystemInfoCgroupVersionEnum,
+        VolumeCreateRequest,
+    },
     query_parameters::{
         CreateContainerOptionsBuilder, InspectContainerOptions, ListContainersOptionsBuilder, RemoveVolumeOptions,
         RenameContainerOptionsBuilder, UploadToContainerOptionsBuilder,
     },
 };
-use kiln_inside::room::{filter, order::VOLUME};
+use kiln_inside::room::{IdMap, filter, order::VOLUME};
 use kiln_records::{Code, Failure, JobId, arch::Arch};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
@@ -28,7 +31,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::{
-    DockerDriver, Wanted, body,
+    DockerDriver, IDS, IDS_OF_USER, Wanted, body,
     container::Options,
     fault::{failure, gone, is_conflict, is_missing},
     programs,
@@ -40,8 +43,13 @@ use crate::sandbox::{Kernel, Limits};
 pub(super) enum Dialect {
     /// Docker's own.
     Docker,
-    /// Podman's, at this socket.
-    Podman(PathBuf),
+    /// Podman's.
+    Podman {
+        /// Its socket here.
+        socket: PathBuf,
+        /// Whether it runs as an ordinary user.
+        is_rootless: bool,
+    },
 }
 
 /// Containers with this label hold the seccomp profile. All installations share them.
@@ -69,17 +77,40 @@ impl Dialect {
         if !parts.any(|part| part.name.starts_with("Podman")) {
             return Ok(Self::Docker);
         }
-        socket.map(Self::Podman).ok_or_else(|| {
+        let socket = socket.ok_or_else(|| {
             Failure::new(Code::EngineRefused, "Podman is used by its socket only")
                 .hint("name it with `ssh://USER@HOST` or `unix://`")
-        })
+        })?;
+        let what = "cannot ask the container engine";
+        let info = ask_podman(&socket, Method::GET, "info", &[], None, what).await?;
+        let is_rootless = info.is_some_and(|info| info["Rootless"] == true);
+        Ok(Self::Podman { socket, is_rootless })
+    }
+
+    /// Whether the engine runs as an ordinary user.
+    fn is_rootless(&self, engine: &SystemInfo) -> bool {
+        let options = engine.security_options.as_deref().unwrap_or_default();
+        match self {
+            Self::Docker => options.iter().any(|option| option.starts_with("name=rootless")),
+            Self::Podman { is_rootless, .. } => *is_rootless,
+        }
+    }
+
+    /// The ids of sandboxes in its containers.
+    pub(super) fn ids(&self, engine: &SystemInfo) -> IdMap {
+        if self.is_rootless(engine) { IDS_OF_USER } else { IDS }
+    }
+
+    /// Whether its containers have no limits, whatever the engine says of them: only version 2 of control groups can be a user's.
+    pub(super) fn lacks_limits(&self, engine: &SystemInfo) -> bool {
+        self.is_rootless(engine) && engine.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1)
     }
 
     /// The options of a volume of a size, in bytes.
     pub(super) fn of_size(&self, bytes: u64) -> HashMap<String, String> {
         let (name, value) = match self {
             Self::Docker => ("size", bytes.to_string()),
-            Self::Podman(_) => ("o", format!("size={bytes}")),
+            Self::Podman { .. } => ("o", format!("size={bytes}")),
         };
         HashMap::from([(name.to_owned(), value)])
     }
@@ -99,7 +130,7 @@ impl DockerDriver {
                     ulimits: None,
                 })
             }
-            Dialect::Podman(_) => {
+            Dialect::Podman { .. } => {
                 let entrance = self.settings.agents.of(arch_of(&info)?)?;
                 security.push(format!("seccomp={}", self.profile_there(engine, &entrance).await?));
                 security.push("unmask=ALL".to_owned());
@@ -196,7 +227,7 @@ impl DockerDriver {
     pub(super) async fn inspect(&self, name: &str) -> Result<Option<ContainerInspectResponse>, Failure> {
         let what = "cannot look at the sandbox's container";
         let open = self.engine.open().await?;
-        if let Dialect::Podman(socket) = &open.dialect {
+        if let Dialect::Podman { socket, .. } = &open.dialect {
             let answer = ask_podman(socket, Method::GET, &format!("containers/{name}/json"), &[], None, what).await?;
             let Some(mut found) = answer else {
                 return Ok(None);
@@ -226,7 +257,7 @@ impl DockerDriver {
         let what = "cannot list containers";
         let open = self.engine.open().await?;
         let filters = HashMap::from([("label", labels)]);
-        if let Dialect::Podman(socket) = &open.dialect {
+        if let Dialect::Podman { socket, .. } = &open.dialect {
             let wrong = |error: serde_json::Error| gone(format!("{what}: {error}"));
             let filters = serde_json::to_string(&filters).map_err(wrong)?;
             let query = [("all", "true"), ("filters", &filters)];
@@ -329,4 +360,42 @@ fn security_of_modules(modules: &[String]) -> Vec<String> {
         options.push("label=disable".to_owned());
     }
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_of_a_user_has_other_ids_and_perhaps_no_limits() {
+        let info = |options: &[&str], version| SystemInfo {
+            security_options: Some(options.iter().map(|option| (*option).to_owned()).collect()),
+            cgroup_version: Some(version),
+            ..SystemInfo::default()
+        };
+        let (old, new) = (SystemInfoCgroupVersionEnum::_1, SystemInfoCgroupVersionEnum::_2);
+        let podman = |is_rootless| Dialect::Podman {
+            socket: "/run/podman/podman.sock".into(),
+            is_rootless,
+        };
+        for (dialect, options, version, is_users, lacks) in [
+            (
+                Dialect::Docker,
+                &["name=seccomp,profile=default"][..],
+                old,
+                false,
+                false,
+            ),
+            (Dialect::Docker, &["name=seccomp", "name=rootless"], old, true, true),
+            (Dialect::Docker, &["name=rootless"], new, true, false),
+            // Podman does not say it there.
+            (podman(false), &["name=seccomp"], old, false, false),
+            (podman(true), &["name=seccomp"], old, true, true),
+            (podman(true), &["name=seccomp"], new, true, false),
+        ] {
+            let info = info(options, version);
+            assert_eq!(dialect.ids(&info) == IDS_OF_USER, is_users, "{dialect:?} {options:?}");
+            assert_eq!(dialect.lacks_limits(&info), lacks, "{dialect:?} {options:?}");
+        }
+    }
 }

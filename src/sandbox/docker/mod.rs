@@ -63,12 +63,20 @@ mod programs;
 mod said;
 mod tunnel;
 
-/// The first host id of sandboxes on engines' hosts, the same as where Kiln runs as root.
+/// The ids of sandboxes on the hosts of engines that run as root, the same as where Kiln itself does.
 const IDS: IdMap = IdMap {
     uid_base: 0x7000_0000,
     gid_base: 0x7000_0000,
     rootless: false,
     beyond: Beyond::Upper,
+};
+
+/// Their ids in containers of an engine that runs as a user, which have 65536 ids besides their root's: all of these.
+const IDS_OF_USER: IdMap = IdMap {
+    uid_base: 1,
+    gid_base: 1,
+    rootless: false,
+    beyond: Beyond::Rest,
 };
 
 /// The parts of a docker driver.
@@ -141,11 +149,13 @@ impl DockerDriver {
     /// The place of a directory's doors on another host.
     fn doors_there(&self, doors: &Path) -> PathBuf {
         let digest = hex::encode(Sha256::digest(doors.as_os_str().as_encoded_bytes()));
-        PathBuf::from(format!(
-            "/run/kiln-doors-{}-{}",
-            self.settings.installation,
-            &digest[..8]
-        ))
+        // Only root may write to the first; others, to where they made their engine's socket.
+        let dir = match self.engine.address() {
+            EngineAddress::Ssh { socket, login, .. } if login.user != "root" => socket.parent(),
+            _ => None,
+        };
+        dir.unwrap_or(Path::new("/run"))
+            .join(format!("kiln-doors-{}-{}", self.settings.installation, &digest[..8]))
     }
 
     fn labels(&self, job: JobId) -> HashMap<String, String> {
@@ -167,7 +177,8 @@ impl DockerDriver {
             .map_err(|error| failure("cannot ask the container engine", &error))?;
         let runtime = self.runtime_for(sandbox.kernel, &info)?;
         let entrance = self.settings.agents.of(dialect::arch_of(&info)?)?;
-        let ids = (sandbox.kernel == Kernel::Shared).then_some(IDS);
+        let dialect = self.engine.open().await?.dialect;
+        let ids = (sandbox.kernel == Kernel::Shared).then(|| dialect.ids(&info));
         let (facts, doors) = self.way_to_the_server(sandbox).await?;
         let (network, own) = match sandbox.network {
             Network::Isolated(_) => (network::NAME, network::ensure(&self.engine.open().await?).await?),
@@ -182,6 +193,12 @@ impl DockerDriver {
         };
         let mut labels = self.labels(sandbox.job);
         labels.insert(DOORS_HERE.to_owned(), sandbox.doors_dir.display().to_string());
+        if sandbox.kernel == Kernel::Shared && dialect.lacks_limits(&info) {
+            warn(
+                &mut labels,
+                "the sandbox has no limits of memory, CPUs and processes: its engine runs as a user, on control groups version 1",
+            );
+        }
         let volume = match sandbox.scratch_from {
             Some(from) => self.kept_volume(from).await?,
             None => self.new_volume(engine, sandbox, &mut labels).await?,
@@ -300,7 +317,7 @@ impl DockerDriver {
                 Ok(_) => return Ok(name),
                 Err(bollard::errors::Error::DockerResponseServerError { message, .. }) => {
                     let text = format!("the disk space of the sandbox has no fixed size: {}", message.trim());
-                    labels.insert(WARNING.to_owned(), text);
+                    warn(labels, &text);
                 }
                 Err(error) => return Err(failure("cannot make the sandbox's disk space", &error)),
             }
@@ -311,6 +328,15 @@ impl DockerDriver {
             .map_err(|error| failure("cannot make the sandbox's disk space", &error))?;
         Ok(name)
     }
+}
+
+/// Adds to what a container's record warns of.
+fn warn(labels: &mut HashMap<String, String>, text: &str) {
+    let said = labels.entry(WARNING.to_owned()).or_default();
+    if !said.is_empty() {
+        said.push_str("; ");
+    }
+    said.push_str(text);
 }
 
 /// How long an engine may take to pass on one line.

@@ -47,7 +47,7 @@ pub(super) async fn ensure(open: &Open) -> Result<Vec<IpNet>, Failure> {
         }
         let made = match &open.dialect {
             Dialect::Docker => make(engine).await.map_err(failed),
-            Dialect::Podman(socket) => make_podman_network(socket, NAME, BRIDGE).await,
+            Dialect::Podman { socket, .. } => make_podman_network(socket, NAME, BRIDGE).await,
         };
         match made {
             Ok(()) => {}

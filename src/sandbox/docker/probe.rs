@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::{
-    DockerDriver, IDS, INSTALLATION, Wanted,
+    DockerDriver, INSTALLATION, Wanted,
     connect::{PROBING, within},
     dialect::arch_of,
     fault::{failure, is_missing},
@@ -199,7 +199,10 @@ impl DockerDriver {
         runtime: Option<&str>,
     ) -> Result<Probe, Failure> {
         let image = self.probe_image(engine, entrance).await?;
-        let ids = serde_json::to_string(&IDS).map_err(|error| Failure::new(Code::SandboxStart, error))?;
+        let info = engine.info().await;
+        let info = info.map_err(|error| failure("cannot ask the container engine", &error))?;
+        let ids = serde_json::to_string(&self.engine.open().await?.dialect.ids(&info))
+            .map_err(|error| Failure::new(Code::SandboxStart, error))?;
         let mut arguments = vec![PROBE.to_owned()];
         if kernel == Kernel::Shared {
             arguments.push(ids);
