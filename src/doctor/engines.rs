@@ -7,12 +7,15 @@ use serde_json::Value;
 
 use crate::{
     config::{Config, DEFAULT_SOCKET},
-    doctor::{Finding, ask},
+    doctor::{Finding, State, ask},
     sandbox::Driver,
     site,
 };
 
 const AREA: &str = "engines";
+
+/// The machines of the engine, which are tried.
+const MACHINES: &str = "its virtual machines";
 
 /// Directories of Kata's shim besides PATH: where Kata 4 has it, and Kata 3. Then the places of its configuration (in
 /// Kata's own order, most specific first).
@@ -28,8 +31,11 @@ const KATA_CONFIGURATIONS: [&str; 6] = [
 
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = engine(config).await;
+    let has_run = findings
+        .iter()
+        .any(|finding| finding.what == MACHINES && finding.state == State::Ok);
     findings.push(podman().await);
-    findings.extend(kata());
+    findings.extend(kata(has_run));
     findings.extend(runtime_classes().await);
     findings
 }
@@ -63,7 +69,6 @@ async fn engine(config: &Config) -> Vec<Finding> {
         Err(failure) => broken(WHAT, &failure),
     }];
     if config.docker.vm_runtime.is_some() {
-        const MACHINES: &str = "its virtual machines";
         findings.push(match driver.own_kernel().await {
             Ok(machine) => Finding::ok(AREA, MACHINES, format!("{}: one ran", machine.what)),
             Err(failure) => broken(MACHINES, &failure),
@@ -93,7 +98,8 @@ async fn podman() -> Finding {
     }
 }
 
-fn kata() -> Vec<Finding> {
+/// Looks at Kata's files. Whether a machine of the engine `has_run` says more than they do.
+fn kata(has_run: bool) -> Vec<Finding> {
     const SHIM: &str = "containerd-shim-kata-v2";
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(SHIM_DIRS.map(PathBuf::from));
@@ -112,12 +118,12 @@ fn kata() -> Vec<Finding> {
         return findings;
     };
     findings.push(Finding::ok(AREA, "Kata configuration", file.display()));
-    findings.push(guest_kernel(file));
+    findings.push(guest_kernel(file, has_run));
     findings
 }
 
 /// Whether Kata's kernel has the features for foreign builds. Its build configuration lies beside it.
-fn guest_kernel(configuration: &Path) -> Finding {
+fn guest_kernel(configuration: &Path, has_run: bool) -> Finding {
     const WHAT: &str = "Kata guest kernel";
     let next = "build the guest kernel with kata/kernel.conf";
     let text = fs_err::read_to_string(configuration).unwrap_or_default();
@@ -129,13 +135,13 @@ fn guest_kernel(configuration: &Path) -> Finding {
     let version = name.trim_start_matches("vmlinux-").trim_start_matches("vmlinuz-");
     let built_with = fs_err::read_to_string(kernel.with_file_name(format!("config-{version}"))).unwrap_or_default();
     if built_with.is_empty() {
+        let next = "run a foreign job: its failure names a missing feature";
+        if has_run {
+            let detail = format!("{name}: a machine ran, and whether it has binfmt_misc is not known");
+            return Finding::ok(AREA, WHAT, detail);
+        }
         let detail = format!("{name}: its build configuration is missing");
-        return Finding::missing(
-            AREA,
-            WHAT,
-            detail,
-            "run a foreign job: its failure names a missing feature",
-        );
+        return Finding::missing(AREA, WHAT, detail, next);
     }
     let lacks: Vec<_> = ["CONFIG_BINFMT_MISC", "CONFIG_OVERLAY_FS", "CONFIG_SQUASHFS"]
         .into_iter()
@@ -217,7 +223,7 @@ mod tests {
             format!("[hypervisor.qemu]\nkernel = {:?}\n", kernel.display().to_string()),
         )
         .unwrap();
-        let state = || guest_kernel(&configuration).state;
+        let state = || guest_kernel(&configuration, false).state;
         assert_eq!(state(), crate::doctor::State::Missing);
         let built_with = dir.path().join("config-6.12.13-151");
         let lines = "CONFIG_OVERLAY_FS=y\nCONFIG_SQUASHFS=y\n";

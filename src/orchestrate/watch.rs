@@ -241,10 +241,12 @@ impl Orchestrator {
     fn clocks(&self, stored: &StoredRun) -> Clocks {
         let mut state = self.state();
         let attempt = stored.run.attempt;
-        let live = state
-            .live
-            .entry(stored.job.id)
-            .or_insert_with(|| Live::new(attempt, since_launch(&stored.run)));
+        let live = state.live.entry(stored.job.id).or_insert_with(|| {
+            if stored.run.state == State::Running {
+                tracing::info!("the job goes on, which an earlier process began");
+            }
+            Live::new(attempt, since_launch(&stored.run))
+        });
         if live.attempt != attempt {
             *live = Live::new(attempt, since_launch(&stored.run));
         }

@@ -51,8 +51,8 @@ pub(in crate::api) struct JobProgress {
     step: Option<Step>,
     /// The progress of that step, if known.
     progress: Option<StepProgress>,
-    /// `native` or `emulated`.
-    how: &'static str,
+    /// `native` or `emulated`; null until its place is chosen.
+    how: Option<&'static str>,
     /// The tools that may run as native twins, as was asked for; null for a native job.
     twins: Option<TwinLevel>,
     /// The same for this attempt: `off` after one that failed with native twins.
@@ -82,10 +82,11 @@ pub(in crate::api) struct JobProgress {
     twins_fallback: Option<JobFallback>,
     /// The place of the run: `local`, or another place of the server; null until it is chosen.
     place: Option<String>,
-    /// The driver of its sandbox: `namespace`, `microvm`, `docker`, `kata`, `kubernetes`, `kubernetes-vm`.
-    driver: &'static str,
-    /// The isolation of its sandbox: `namespace`, `container`, `vm`.
-    isolation: &'static str,
+    /// The driver of its sandbox: `namespace`, `microvm`, `docker`, `kata`, `kubernetes`, `kubernetes-vm`; null until its place is
+    /// chosen.
+    driver: Option<&'static str>,
+    /// The isolation of its sandbox: `namespace`, `container`, `vm`; null until its place is chosen.
+    isolation: Option<&'static str>,
     /// Suitable places that would not have been worse, and why they could not be had when the place was chosen.
     passed_over: Vec<PassedOver>,
     /// Facts about the sandbox, which the agent inside determined before the recipe ran anything.
@@ -273,6 +274,7 @@ impl JobProgress {
         let needs = run.plan.needs;
         let is_emulated = run.plan.how == How::Emulated;
         let because = || (!run.plan.why.is_empty()).then(|| run.plan.why.clone());
+        let is_placed = run.plan.place.is_some();
         Self {
             id: job.id.0,
             state: run.state.name(),
@@ -280,7 +282,7 @@ impl JobProgress {
             position,
             step: run.step,
             progress: progress.map(|(done, total)| StepProgress { done, total }),
-            how: run.plan.how.name(),
+            how: is_placed.then(|| run.plan.how.name()),
             twins: is_emulated.then_some(run.plan.twins),
             twins_in_force: is_emulated.then(|| run.twins_in_force()),
             verify_twins: run.plan.verify_twins,
@@ -305,8 +307,8 @@ impl JobProgress {
                     error: failure.into(),
                 }),
             place: run.plan.place.clone(),
-            driver: run.plan.driver.name(),
-            isolation: run.plan.driver.isolation(),
+            driver: is_placed.then(|| run.plan.driver.name()),
+            isolation: is_placed.then(|| run.plan.driver.isolation()),
             passed_over: run.plan.passed_over.clone(),
             sandbox: run.found.clone(),
             attempt: run.attempt,
