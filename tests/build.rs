@@ -624,6 +624,31 @@ fn foreign_rpm_roots_by_zypper_and_dnf() {
     }
 }
 
+#[test]
+fn scripts_of_rpms_that_fail_are_in_the_result_and_decide_where_that_is_wanted() {
+    needs!(support::no_namespaces());
+    let last = "<package name=\"tiny-kernel\"/>";
+    let recipe =
+        || Recipe::copy_of("rpm-minimal").with_config(last, &format!("{last}<package name=\"tiny-failing\"/>"));
+    let repository = Repository::native();
+    for manager in ["zypper", "dnf4"] {
+        let kiln = Kiln::new();
+        let manager = format!("--set=package_manager={manager}");
+        let ran = kiln.run(["build", recipe().path(), &manager, &repository.set()]).ok();
+        let said = ran.stdout + &ran.stderr;
+        for script in [
+            "%post(tiny-failing-1.0-1.noarch) scriptlet failed, exit status 3 (root_packages)",
+            "lua script failed: ",
+        ] {
+            assert!(said.contains(script), "{said}");
+        }
+    }
+    let (kiln, strict) = (Kiln::new(), "[checks]\nroot_packages = \"fail\"\n");
+    let recipe = recipe().with("kiln-recipe.toml", strict);
+    let error = kiln.run(["build", recipe.path(), &repository.set()]).failed();
+    assert_eq!(kiln.failure_code(), "root_packages", "{error}");
+}
+
 /// As Debian has it on arm64: `vmlinuz` is the kernel in gzip, which no boot loader takes.
 #[test]
 fn a_packed_kernel_is_delivered_unpacked() {

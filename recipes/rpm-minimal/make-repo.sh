@@ -95,6 +95,13 @@ AutoReqProv: no
 %description -n tiny-kernel
 A file that is named like a kernel, and an initrd made by a scriptlet.
 
+%package -n tiny-failing
+Summary: Scripts that fail
+BuildArch: noarch
+Requires(post): tiny-shell
+%description -n tiny-failing
+A shell script and one in rpm's own Lua, which fail after the installation. No recipe has it.
+
 %install
 cd %{buildroot}
 mkdir -p usr/bin usr/sbin usr/lib usr/lib64 etc root boot dev proc sys run tmp var/lib var/log var/tmp home opt mnt usr/lib/modules/%{kver}
@@ -122,6 +129,14 @@ install -m 644 %{_topdir}/SOURCES/vmlinuz boot/vmlinuz-%{kver}
 %post -n tiny-kernel
 cd /etc && echo os-release | cpio -o -H newc 2> /dev/null | gzip -9 > /boot/initrd-%{kver}
 uname -m > /boot/installed-on
+
+%post -n tiny-failing
+exit 3
+
+%posttrans -n tiny-failing -p <lua>
+error("no such thing")
+
+%files -n tiny-failing
 
 %files -n tiny-filesystem
 %dir /boot

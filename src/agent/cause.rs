@@ -49,7 +49,7 @@ const KEYMAP: &str =
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 63] = [
+const TABLE: [Known; 65] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -100,6 +100,7 @@ const TABLE: [Known; 63] = [
     known(&["public key for", "is not installed"], Code::RepoSignature, KEY),
     known(&["404", "not found", "http"], Code::RepoUnreachable, GONE),
     known(&["status code: 404"], Code::RepoUnreachable, GONE),
+    known(&["file './", "' not found on medium"], Code::RepoUnreachable, GONE),
     known(
         &["valid metadata not found at specified url"],
         Code::RepoUnreachable,
@@ -118,6 +119,8 @@ const TABLE: [Known; 63] = [
     known(&["depends:", "is to be installed"], Code::UnmetDependency, NEEDS),
     known(&["conflicts:", "is to be installed"], Code::UnmetDependency, CONFLICT),
     known(&["dpkg: error processing package"], Code::ScriptletFailed, SCRIPTLET),
+    // rpm goes on after scripts that it only warns of.
+    known(&["error:", "scriptlet failed"], Code::ScriptletFailed, SCRIPTLET),
     known(&["scriptlet failed"], Code::ScriptletFailed, SCRIPTLET),
     known(&["dracut-install: error"], Code::InitrdFailed, DRACUT),
     known(&["dracut[e]:"], Code::InitrdFailed, DRACUT),
@@ -245,7 +248,7 @@ mod tests {
     }
 
     /// Real output of tools, the code, and the line with the cause.
-    const SAID: [(&str, Code, &str); 28] = [
+    const SAID: [(&str, Code, &str); 30] = [
         (
             "Reading package lists...\nE: Release file for http://deb.example.org/debian/dists/tiny/InRelease is expired (invalid \
              since 7d 0h 1min 2s). Updates for this repository will not be applied.",
@@ -344,6 +347,11 @@ mod tests {
              repodata/repomd.xml: All mirrors were tried",
         ),
         (
+            "File './x86_64/sed-4.9-1.x86_64.rpm' not found on medium 'http://rpm.example.org/'",
+            Code::RepoUnreachable,
+            "File './x86_64/sed-4.9-1.x86_64.rpm' not found on medium 'http://rpm.example.org/'",
+        ),
+        (
             "Problem: nothing provides 'libfoo.so.2()(64bit)' needed by the to be installed bar-1.0-1.aarch64\n \
              Solution 1: do not install bar-1.0-1.aarch64",
             Code::UnmetDependency,
@@ -400,6 +408,12 @@ mod tests {
             "warning: %post(kernel-6.4-1.aarch64) scriptlet failed, exit status 1",
             Code::ScriptletFailed,
             "warning: %post(kernel-6.4-1.aarch64) scriptlet failed, exit status 1",
+        ),
+        (
+            "warning: %post(debianutils-5.7-1.x86_64) scriptlet failed, exit status 127\n\
+             error: %prein(badpre-1-1.noarch) scriptlet failed, exit status 4",
+            Code::ScriptletFailed,
+            "error: %prein(badpre-1-1.noarch) scriptlet failed, exit status 4",
         ),
         (
             "[ ERROR   ]: 07:40:20 | KiwiDescriptionInvalid: Failed to validate schema and/or schematron rules",

@@ -9,6 +9,7 @@ use std::{
 use super::{
     build::kiwi,
     building::Building,
+    checks::Levels,
     events::Events,
     fetch, found,
     kiwi_config::{self, Choice},
@@ -221,9 +222,12 @@ impl Building<'_> {
         };
         let uname = recipe_settings::of_recipe(&facts.recipe)?.uname;
         let root = request.root.to_owned();
-        tokio::select! {
-            prepared = kiwi::prepare_root(kiwi, request, programs, self.events) => prepared,
-            failure = self.releases.follow(&root, uname, self.events) => Err(failure),
-        }
+        let scripts = tokio::select! {
+            prepared = kiwi::prepare_root(kiwi, request, programs, self.events) => prepared?,
+            failure = self.releases.follow(&root, uname, self.events) => return Err(failure),
+        };
+        let levels = Levels::of_job(self.job, self.outputs)?;
+        let advice = "rpm goes on after such a script; what precedes its failure in the log says why";
+        levels.judge(Code::RootPackages, advice, scripts, self.events).await
     }
 }

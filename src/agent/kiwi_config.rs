@@ -88,6 +88,14 @@ const MANAGERS: [&str; 3] = ["apt", "dnf4", "zypper"];
 /// Names in values of a description that lead to files which are not part of a layer's key, or out of the recipe.
 const LEADS: [&str; 6] = ["config.sh", "images.sh", "root/", "kiln.lock", "../", "://"];
 
+/// Where keys are that do not lead to another file: in the toolbox, and in the recipe.
+const KEY_DIRS: [&str; 4] = [
+    "file:///usr/share/keyrings/",
+    "file:///usr/share/distribution-gpg-keys/",
+    "file:///scratch/recipe/",
+    "this://",
+];
+
 /// The metadata of all repositories that a build uses, if these and the recipe alone decide what kiwi installs; else why
 /// that is not certain.
 ///
@@ -177,12 +185,11 @@ fn uncertain(document: &Document<'_>, config: &KiwiConfig) -> Option<String> {
             if ["derived_from", "delta_root", "bootstrap_package"].contains(&attribute.name()) {
                 return Some(format!("its description has the attribute `{}`", attribute.name()));
             }
-            // The toolbox's own keys belong to its packages.
-            let own_key = name == "signing" && attribute.name() == "key";
-            let value = match attribute.value().strip_prefix("file:///usr/share/keyrings/") {
-                Some(file) if own_key => file,
-                _ => attribute.value(),
-            };
+            // The toolbox's own keys belong to its packages, and the recipe's files to the recipe.
+            let is_key = name == "signing" && attribute.name() == "key";
+            let value = attribute.value();
+            let known = KEY_DIRS.iter().find_map(|dir| value.strip_prefix(dir));
+            let value = known.filter(|_| is_key).unwrap_or(value);
             if !is_address && LEADS.iter().any(|lead| value.contains(lead)) {
                 return Some(format!("its attribute `{}` leads to another file", attribute.name()));
             }
@@ -664,6 +671,21 @@ mod tests {
                 "apt",
                 "<archive name=\"root/a.tar\"/>",
                 "its attribute `name` leads to another file",
+            ),
+            (
+                "zypper",
+                "<repository><source path=\"http://m\"><signing key=\"file:///scratch/recipe/keys/a.asc\"/></source></repository>",
+                "",
+            ),
+            (
+                "zypper",
+                "<repository><source path=\"http://m\"><signing key=\"file:///scratch/recipe/root/a.asc\"/></source></repository>",
+                "its attribute `key` leads to another file",
+            ),
+            (
+                "zypper",
+                "<repository><source path=\"http://m\"><signing key=\"https://m/a.asc\"/></source></repository>",
+                "its attribute `key` leads to another file",
             ),
             (
                 "apt",

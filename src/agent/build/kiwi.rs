@@ -31,6 +31,9 @@ pub fn prepare_package_managers(arch: Arch) -> Result<(), Failure> {
     fs_err::write(APT_CONFIG, config).map_err(|error| Failure::io("cannot configure apt", &error))
 }
 
+/// The most scripts of packages whose failures are kept.
+const MOST_SCRIPTS: usize = 64;
+
 /// A task for kiwi.
 #[derive(Debug)]
 pub struct PrepareRoot<'a> {
@@ -50,8 +53,8 @@ pub struct PrepareRoot<'a> {
     pub epoch: Option<u32>,
 }
 
-/// Makes the root that a recipe describes, by `kiwi`, which has no arguments of its own yet. Programs that ran under the emulator are added to `programs`, whatever the
-/// result.
+/// Makes the root that a recipe describes, by `kiwi`, which has no arguments of its own yet. Programs that ran under the emulator are
+/// added to `programs`, whatever the result. Returns what rpm said of scripts of packages that have failed without ending it.
 ///
 /// # Errors
 ///
@@ -61,12 +64,13 @@ pub async fn prepare_root(
     request: PrepareRoot<'_>,
     programs: &mut Programs,
     events: &Events,
-) -> Result<(), Failure> {
+) -> Result<Vec<String>, Failure> {
     complete(&mut kiwi, &request)?;
-    let finished = watched(kiwi, request.emulator, programs, events).await;
+    let mut scripts = Vec::new();
+    let finished = watched(kiwi, request.emulator, programs, &mut scripts, events).await;
     // Whatever has become of it: somebody may look at the root of a build that failed.
     pauses::trust_the_site(request.root, false).await?;
-    finished?.check_own(ended::cause)
+    finished?.check_own(ended::cause).map(|()| scripts)
 }
 
 /// Has `kiwi` read what it would make, and nothing else. It has no arguments of its own yet.
@@ -76,7 +80,7 @@ pub async fn prepare_root(
 /// As [`prepare_root`], where kiwi refuses the recipe.
 pub(crate) async fn read(mut kiwi: Command, request: PrepareRoot<'_>, events: &Events) -> Result<KiwiRead, Failure> {
     complete(&mut kiwi, &request)?;
-    let finished = watched(kiwi, None, &mut Programs::default(), events).await;
+    let finished = watched(kiwi, None, &mut Programs::default(), &mut Vec::new(), events).await;
     finished?.check_own(ended::cause)?;
     pauses::read_by_kiwi()
 }
@@ -116,27 +120,77 @@ async fn watched(
     kiwi: Command,
     emulator: Option<&Emulator>,
     programs: &mut Programs,
+    scripts: &mut Vec<String>,
     events: &Events,
 ) -> Result<Finished, Failure> {
     pauses::warned::forget();
-    let finished = run(kiwi, emulator, programs, events).await;
+    let finished = run(kiwi, emulator, programs, scripts, events).await;
     for warning in pauses::warned::all() {
         events.send(What::Warning(warning)).await;
     }
     finished
 }
 
-/// Runs a tool that runs programs of the root.
+/// Runs a tool that runs programs of the root, and notes the scripts of packages that have failed.
 async fn run(
     mut command: Command,
     emulator: Option<&Emulator>,
     programs: &mut Programs,
+    scripts: &mut Vec<String>,
     events: &Events,
 ) -> Result<Finished, Failure> {
     if let Some(emulator) = emulator {
         command.env("QEMU_CPU", &emulator.cpu);
     }
-    let mut finished = process::run(command, emulator, events, |_| false).await?;
+    let look = |line: &str| {
+        if let Some(said) = failed_script(line)
+            && scripts.len() < MOST_SCRIPTS
+            && scripts.iter().all(|known| known != said)
+        {
+            scripts.push(said.to_owned());
+        }
+        false
+    };
+    let mut finished = process::run(command, emulator, events, look).await?;
     programs.merge(std::mem::take(&mut finished.programs));
     Ok(finished)
+}
+
+/// What rpm says in this line of a package's script that has failed, if that is no reason for it to end: scripts after the
+/// installation, and triggers. The texts are those in librpm 4.20.
+fn failed_script(line: &str) -> Option<&str> {
+    let shell = || {
+        let said = &line[line.find("warning: %")? + "warning: ".len()..];
+        said.contains(") scriptlet failed").then_some(said)
+    };
+    let lua = || line.find("lua script failed: ").map(|at| &line[at..]);
+    shell().or_else(lua).map(str::trim_end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_that_fail_without_ending_anything_are_seen() {
+        for (line, expected) in [
+            (
+                "[ DEBUG   ]: 07:40:20 | system: warning: %post(badpost-1-1.noarch) scriptlet failed, exit status 3",
+                Some("%post(badpost-1-1.noarch) scriptlet failed, exit status 3"),
+            ),
+            (
+                "warning: %transfiletriggerin(a-1-1.x86_64) scriptlet failed, signal 11\n",
+                Some("%transfiletriggerin(a-1-1.x86_64) scriptlet failed, signal 11"),
+            ),
+            (
+                "error: lua script failed: [string \"%post(badlua-1)\"]:1: no",
+                Some("lua script failed: [string \"%post(badlua-1)\"]:1: no"),
+            ),
+            ("error: %prein(badpre-1-1.noarch) scriptlet failed, exit status 4", None),
+            ("warning: %post of the day", None),
+            ("a scriptlet failed", None),
+        ] {
+            assert_eq!(failed_script(line), expected, "{line}");
+        }
+    }
 }

@@ -19,6 +19,8 @@ const ELF: &[u8; 4] = b"\x7fELF";
 pub(super) struct Packed {
     child: Child,
     archive: Archive<ChildStdout>,
+    /// Whether programs may be behind `/usr/share`, too.
+    is_unsorted: bool,
 }
 
 impl Packed {
@@ -27,7 +29,16 @@ impl Packed {
         let tool = tool.stdin(package).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = tool.spawn()?;
         let archive = Archive::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
-        Ok(Self { child, archive })
+        Ok(Self {
+            child,
+            archive,
+            is_unsorted: false,
+        })
+    }
+
+    /// Says whether its programs may be behind `/usr/share`, too.
+    pub(super) fn unsorted(self, is_unsorted: bool) -> Self {
+        Self { is_unsorted, ..self }
     }
 
     /// The entries of the archive.
@@ -41,7 +52,7 @@ impl Packed {
     ///
     /// The package is damaged.
     pub(super) fn end(self) -> io::Result<()> {
-        let Self { mut child, archive } = self;
+        let Self { mut child, archive, .. } = self;
         io::copy(&mut archive.into_inner(), &mut io::sink())?;
         if child.wait()?.success() {
             Ok(())
@@ -52,7 +63,7 @@ impl Packed {
 
     /// Ends the tool, of whose archive nothing more is needed.
     fn leave(self) -> io::Result<()> {
-        let Self { mut child, archive } = self;
+        let Self { mut child, archive, .. } = self;
         drop(archive);
         child.kill()?;
         child.wait().map(drop)
@@ -92,9 +103,10 @@ impl Packed {
     /// The package is damaged, or the disk is full.
     pub(super) fn unpack(mut self, into: &Path) -> io::Result<()> {
         fs_err::create_dir_all(into)?;
+        let is_unsorted = self.is_unsorted;
         for entry in self.entries()? {
             let mut entry = entry?;
-            if is_behind_programs(&entry.path()?) {
+            if !is_unsorted && is_behind_programs(&entry.path()?) {
                 return self.leave();
             }
             match entry.header().entry_type() {
@@ -116,9 +128,9 @@ impl Packed {
 
 /// Whether a file lies where no programs are, and none follow.
 ///
-/// dpkg-deb and rpmbuild sort the files of a package by name, dpkg-deb with symbolic links behind all others. What follows
-/// `/usr/share` is half of many packages, and takes as long to decompress as their programs. In a package that was not
-/// sorted, programs behind it are not found, and stay emulated.
+/// dpkg-deb and rpmbuild sort the files of a package by name, dpkg-deb with symbolic links behind all others, rpmbuild with files
+/// of several names. What follows `/usr/share` is half of many packages, and takes as long to decompress as their programs. In a
+/// package that was not sorted, programs behind it are not found, and stay emulated.
 fn is_behind_programs(path: &Path) -> bool {
     below_root(path).starts_with("usr/share")
 }
@@ -200,5 +212,32 @@ mod tests {
             .unwrap();
         assert!(into.join("usr/bin/here").exists());
         assert!(!into.join("usr/share").exists());
+    }
+
+    /// As rpm2archive writes them: a file of several names with its content first, behind all others.
+    #[test]
+    fn programs_of_several_names_are_found_behind_all_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("package.tar");
+        let mut archive = tar::Builder::new(fs_err::File::create(&path).unwrap());
+        for name in ["./usr/share/doc/here", "./usr/bin/perl"] {
+            archive.append_path_with_name("/bin/true", name).unwrap();
+        }
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(EntryType::Link);
+        header.set_size(0);
+        archive
+            .append_link(&mut header, "./usr/bin/perl5", "./usr/bin/perl")
+            .unwrap();
+        archive.into_inner().unwrap();
+        for is_unsorted in [false, true] {
+            let into = dir.path().join(format!("unpacked-{is_unsorted}"));
+            let (package, _) = fs_err::File::open(&path).unwrap().into_parts();
+            let packed = Packed::read(&mut Command::new("cat"), package).unwrap();
+            packed.unsorted(is_unsorted).unpack(&into).unwrap();
+            for name in ["usr/bin/perl", "usr/bin/perl5"] {
+                assert_eq!(into.join(name).exists(), is_unsorted, "{name}");
+            }
+        }
     }
 }

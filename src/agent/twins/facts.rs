@@ -20,7 +20,7 @@ pub(super) struct Sum {
 }
 
 /// The digest of a file's content, by the algorithm that the package uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Digest {
     Md5([u8; 16]),
     Sha256([u8; 32]),

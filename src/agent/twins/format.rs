@@ -2,7 +2,11 @@
 
 use std::{fs::File, io, path::Path};
 
-use super::{deb, facts::Facts, rpm};
+use super::{
+    deb,
+    facts::{Facts, Sum},
+    rpm,
+};
 use kiln_records::arch::Arch;
 use serde::{Deserialize, Serialize};
 
@@ -76,15 +80,16 @@ impl Format {
         }
     }
 
-    /// Extracts the files needed for twins from a package into the directory `into`.
+    /// Extracts the files needed for twins from a package into the directory `into`. `sums` are those of the package that it is a
+    /// twin of.
     ///
     /// # Errors
     ///
     /// The package is damaged, or the disk is full.
-    pub(super) fn unpack(self, package: File, into: &Path) -> io::Result<()> {
+    pub(super) fn unpack(self, package: File, sums: &[Sum], into: &Path) -> io::Result<()> {
         match self {
             Self::Deb => deb::unpack(package, into),
-            Self::Rpm => rpm::unpack(package, into),
+            Self::Rpm => rpm::unpack(package, sums, into),
         }
     }
 }

@@ -45,6 +45,19 @@ pub(super) fn database(root: &Root, format: Format) -> Option<SystemTime> {
     modified.filter(|modified| modified.elapsed().is_ok_and(|age| age > SETTLED))
 }
 
+/// Whether a root has a database of rpms that nothing has changed just now.
+///
+/// # Errors
+///
+/// The root cannot be opened.
+pub(super) fn has_settled_rpms(root: &Path) -> std::io::Result<bool> {
+    match Root::open(root) {
+        Ok(root) => Ok(database(&root, Format::Rpm).is_some()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// The time of the last change of rpm's database in `dir`, if there is one.
 fn rpm_modified(root: &Root, dir: &str) -> Option<SystemTime> {
     let files = RPM_FILES.iter().map(|file| Path::new(dir).join(file));

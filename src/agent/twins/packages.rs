@@ -247,11 +247,13 @@ impl Packages {
     }
 
     /// Unpacks the host's package `id`, and removes its archive. `None` when it is damaged.
-    fn unpack(&self, (name, version): &Id, archive: &Path) -> Option<PathBuf> {
+    fn unpack(&self, id: &Id, archive: &Path) -> Option<PathBuf> {
+        let (name, version) = id;
+        let sums = self.known.get(id).map_or(&[][..], |package| &package.sums);
         // Versions may contain colons, and so may paths.
         let into = self.unpacked.join(format!("{name}_{version}"));
         let opened = fs_err::File::open(archive).ok()?;
-        let unpacked = self.format.unpack(opened.into_parts().0, &into);
+        let unpacked = self.format.unpack(opened.into_parts().0, sums, &into);
         let _ = fs_err::remove_file(archive);
         unpacked.ok().map(|()| into)
     }

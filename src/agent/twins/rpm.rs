@@ -3,6 +3,7 @@
 //! rpm's tools open the packages, so that every format that they know is supported.
 
 use std::{
+    collections::HashSet,
     fs::File,
     io,
     path::Path,
@@ -58,13 +59,19 @@ fn parse(text: &str) -> Option<Facts> {
     })
 }
 
-/// Extracts the files needed for twins from a package into the directory `into`.
+/// Extracts the files needed for twins from a package into the directory `into`. `sums` are those of the package that it is a twin
+/// of.
 ///
 /// # Errors
 ///
 /// The package is damaged, or the disk is full.
-pub(super) fn unpack(package: File, into: &Path) -> io::Result<()> {
-    Packed::read(Command::new("rpm2archive").args(["--nocompression", "-"]), package)?.unpack(into)
+pub(super) fn unpack(package: File, sums: &[Sum], into: &Path) -> io::Result<()> {
+    // Files of several names have the same digest under each.
+    let mut digests = HashSet::new();
+    let has_links = sums.iter().any(|sum| !digests.insert(sum.digest));
+    Packed::read(Command::new("rpm2archive").args(["--nocompression", "-"]), package)?
+        .unsorted(has_links)
+        .unpack(into)
 }
 
 #[cfg(test)]

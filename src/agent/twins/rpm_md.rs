@@ -20,7 +20,7 @@ use super::{
     format::Format,
     image,
     index::{self, Index},
-    primary, stand_in,
+    installed, primary, stand_in,
 };
 use crate::twins::root::Root;
 
@@ -79,12 +79,19 @@ pub(super) fn ready(restored: bool) -> Option<&'static Path> {
 }
 
 impl Zypper {
-    /// Sets up zypper below `dir`, with the repositories that kiwi has set up in `kiwi` for a `root` of `target`.
+    /// Sets up zypper below `dir`, with the repositories that kiwi has set up in `kiwi` for a `root` of `target`. `None` while the
+    /// root has no keys that are needed: rpm would make a database to look for them, and kiwi refuses a root that is there.
     ///
     /// # Errors
     ///
     /// The place of a repository is unknown, so that it may be the origin of any package.
-    pub(super) fn of_recipe(dir: PathBuf, kiwi: &Path, root: &Path, target: Arch, host: Arch) -> io::Result<Self> {
+    pub(super) fn of_recipe(
+        dir: PathBuf,
+        kiwi: &Path,
+        root: &Path,
+        target: Arch,
+        host: Arch,
+    ) -> io::Result<Option<Self>> {
         let mut repositories = Vec::new();
         let logins = |name: &OsStr| fs_err::read_to_string(Path::new(CREDENTIALS).join(name)).ok();
         for entry in fs_err::read_dir(kiwi)? {
@@ -93,12 +100,16 @@ impl Zypper {
                 repositories.extend(repository(&section, target, host, &logins)?);
             }
         }
-        Self::new(dir, target, host, repositories, |_| {
+        if repositories.iter().any(Repository::is_checked) && !installed::has_settled_rpms(root)? {
+            return Ok(None);
+        }
+        let made = Self::new(dir, target, host, repositories, |_| {
             let mut query = Command::new("rpm");
             query.arg("--root").arg(root).arg("--query");
             query.stdin(Stdio::null()).stderr(Stdio::null());
             Ok(query)
-        })
+        });
+        made.map(Some)
     }
 
     /// Sets up zypper below `dir`, with the repositories of the image in `root`, which is for `target`.
@@ -158,11 +169,7 @@ impl Zypper {
             host,
             repositories,
         };
-        if zypper
-            .repositories
-            .iter()
-            .any(|one| one.checks_index || one.checks_packages)
-        {
+        if zypper.repositories.iter().any(Repository::is_checked) {
             zypper.take_keys(query(&zypper.dir)?)?;
         }
         Ok(zypper)
@@ -244,6 +251,11 @@ impl Zypper {
 }
 
 impl Repository {
+    /// Whether keys are needed for it.
+    const fn is_checked(&self) -> bool {
+        self.checks_index || self.checks_packages
+    }
+
     /// The addresses of its indexes: one for each architecture, or one for both.
     fn addresses(&self, target: Arch, host: Arch) -> impl Iterator<Item = (Arch, &Url)> {
         let hosts = self.host.as_ref().filter(|address| **address != self.target);

@@ -45,7 +45,7 @@ impl Source {
             return Ok(None);
         };
         let zypper = Zypper::of_recipe(dir.join("zypper"), kiwi, root, *target, *host)?;
-        Ok(Some(Self::Zypper(zypper)))
+        Ok(zypper.map(Self::Zypper))
     }
 
     fn of_image(settings: &Settings, dir: &Path) -> io::Result<Self> {

@@ -279,7 +279,7 @@ codes! {
         "`warn`: an account or a group has an id that the sandbox does not have, so no file of the image can belong to it",
         "use an id that it has";
     RootPackages = "root_packages", 422, Failed, Lasting,
-        "`warn`: dpkg has not installed a package completely",
+        "`warn`: dpkg has not installed a package completely, or a script of an rpm has failed",
         "the log of its installation says why";
     RootSetuid = "root_setuid", 422, Failed, Lasting,
         "`warn`: a program that no package owns runs with the rights of its owner or group",
