@@ -33,7 +33,7 @@ use uuid::Uuid;
 use super::{
     DockerDriver, IDS, IDS_OF_USER, Wanted, body,
     container::Options,
-    fault::{failure, gone, is_conflict, is_missing},
+    fault::{failure, gone, is_missing},
     programs,
 };
 use crate::sandbox::{Kernel, Limits};
@@ -198,7 +198,7 @@ impl DockerDriver {
         match engine.rename_container(&new, rename).await {
             Ok(()) => {}
             // Another server was faster.
-            Err(error) if is_conflict(&error) || matches!(error, Error::DockerResponseServerError { .. }) => {
+            Err(Error::DockerResponseServerError { .. }) => {
                 self.remove_container(engine, &new).await?;
                 let _ = engine.remove_volume(&new, None::<RemoveVolumeOptions>).await;
             }

@@ -38,6 +38,9 @@ const BAD_FOR: Duration = Duration::from_secs(30);
 /// How long a disk measurement is valid.
 const DISK_FOR: Duration = Duration::from_secs(20);
 
+/// The memory of a trial on the engine's own kernel, in bytes.
+const TRIAL_MEMORY: u64 = 128 << 20;
+
 /// The label of a trial's container.
 pub(super) const TRIAL: &str = "kiln.trial";
 
@@ -218,9 +221,10 @@ impl DockerDriver {
             image: &image,
             kernel,
             runtime,
+            // As a job has them: an engine of a user may not be allowed to set all. A machine has its runtime's own size.
             limits: Limits {
-                memory: None,
-                cpus: None,
+                memory: (kernel == Kernel::Shared).then_some(TRIAL_MEMORY),
+                cpus: (kernel == Kernel::Shared).then_some(1),
                 pids: 50,
                 disk: None,
             },
