@@ -509,6 +509,22 @@ impl Kiln {
         left
     }
 
+    /// Waits until the server has cleared away the sandboxes that have ended.
+    #[track_caller]
+    pub fn wait_until_cleared(&self) {
+        eventually(|| {
+            let entries = fs_err::read_dir(self.data.join("sandboxes"))
+                .into_iter()
+                .flatten()
+                .flatten();
+            let ended = |entry: &fs_err::DirEntry| entry.path().extension().is_some_and(|end| end == "report");
+            let left: Vec<_> = entries.filter(ended).map(|entry| entry.path()).collect();
+            left.is_empty()
+                .then_some(())
+                .ok_or(format!("not cleared away: {left:#?}"))
+        });
+    }
+
     /// Nothing is left behind. A process that the kernel has killed goes once its reads and writes are done, which may take
     /// a moment on a busy disk.
     #[track_caller]

@@ -152,6 +152,8 @@ impl Server {
     /// Stops the server, and checks that it ended cleanly.
     #[track_caller]
     pub fn stop(self) -> Ran {
+        // What it has not cleared away by then is left to the next one.
+        self.kiln.wait_until_cleared();
         self.started.signal(Signal::SIGTERM);
         let ran = self.started.end();
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
