@@ -77,7 +77,7 @@ pub use self::{
 };
 
 /// The tracing span of work on a job: every line logged inside it has `job.id`. Its level is the highest, so the span
-/// is present whatever `KILN_LOG` lets through.
+/// is present whatever `KILN_LOG` lets through. It stands for itself: work that other work on the job starts names it once.
 pub fn job_span(job: JobId) -> tracing::Span {
-    tracing::error_span!("job", job.id = %job)
+    tracing::error_span!(parent: None, "job", job.id = %job)
 }
