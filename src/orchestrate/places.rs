@@ -79,10 +79,10 @@ struct Seen {
 }
 
 impl Seen {
-    fn remember(&mut self, before: &Self) {
-        let has = |seen: &Self| (seen.offers.shared_kernel.is_ok(), seen.offers.own_kernel.is_ok());
-        let ((kernels, machines), now) = (before.worked, has(self));
-        self.worked = (kernels || now.0, machines || now.1);
+    /// Notes that what it found has worked.
+    fn remember(&mut self) {
+        self.worked.0 |= self.offers.shared_kernel.is_ok();
+        self.worked.1 |= self.offers.own_kernel.is_ok();
     }
 }
 
@@ -616,7 +616,7 @@ impl Place {
             },
             Err(failure) => self.nothing(&before, before.offers.arch, machines, &failure),
         };
-        now.remember(&before);
+        now.remember();
         let was_of_use = before.offers.shared_kernel.is_ok() || before.offers.own_kernel.is_ok();
         // Nobody misses a place that never was.
         if was_of_use || self.driver.is_there() {

@@ -24,25 +24,25 @@ impl Lease {
     /// Whether it lasts. One that cannot be read does not, and neither does one from the future, which an earlier boot of
     /// the host has left.
     pub fn is_held(&self) -> bool {
-        let text = fs_err::read_to_string(&self.0).unwrap_or_default();
-        let begun = text.split_whitespace().next().and_then(|begun| begun.parse().ok());
+        let [begun, ..] = self.numbers();
         let age = begun.and_then(|begun| since_boot().checked_sub(Duration::from_millis(begun)));
         age.is_some_and(|age| age < HELD)
     }
 
     /// Whether the process that wrote it is known to be gone.
     pub fn is_orphaned(&self) -> bool {
+        let [_, pid, started] = self.numbers();
+        // An earlier version of Kiln did not say, and one that could not tell its own start says 0.
+        let pid = pid.and_then(|pid| i32::try_from(pid).ok());
+        pid.zip(started.filter(|started| *started > 0))
+            .is_some_and(|(pid, started)| start_time(pid).is_ok_and(|now| now != Some(started)))
+    }
+
+    /// What the file says, as far as it does: the beginning in milliseconds, the process, and that one's start.
+    fn numbers(&self) -> [Option<u64>; 3] {
         let text = fs_err::read_to_string(&self.0).unwrap_or_default();
-        let mut numbers = text.split_whitespace().skip(1);
-        let (pid, started) = (
-            numbers.next().and_then(|pid| pid.parse().ok()),
-            numbers.next().and_then(|started| started.parse().ok()),
-        );
-        match (pid, started) {
-            (Some(pid), Some(started)) => start_time(pid).is_ok_and(|now: Option<u64>| now != Some(started)),
-            // An earlier version of Kiln did not say.
-            _ => false,
-        }
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+        [(); 3].map(|()| numbers.next().flatten())
     }
 
     /// The content of the file for a lease of this process that begins at this time since the host was started. Its size is

@@ -66,11 +66,11 @@ pub async fn prepare_root(
     events: &Events,
 ) -> Result<Vec<String>, Failure> {
     complete(&mut kiwi, &request)?;
-    let mut scripts = Vec::new();
-    let finished = watched(kiwi, request.emulator, programs, &mut scripts, events).await;
+    let watched = watched(kiwi, request.emulator, programs, events).await;
     // Whatever has become of it: somebody may look at the root of a build that failed.
     pauses::trust_the_site(request.root, false).await?;
-    finished?.check_own(ended::cause).map(|()| scripts)
+    let (finished, scripts) = watched?;
+    finished.check_own(ended::cause).map(|()| scripts)
 }
 
 /// Has `kiwi` read what it would make, and nothing else. It has no arguments of its own yet.
@@ -80,8 +80,8 @@ pub async fn prepare_root(
 /// As [`prepare_root`], where kiwi refuses the recipe.
 pub(crate) async fn read(mut kiwi: Command, request: PrepareRoot<'_>, events: &Events) -> Result<KiwiRead, Failure> {
     complete(&mut kiwi, &request)?;
-    let finished = watched(kiwi, None, &mut Programs::default(), &mut Vec::new(), events).await;
-    finished?.check_own(ended::cause)?;
+    let (finished, _) = watched(kiwi, None, &mut Programs::default(), events).await?;
+    finished.check_own(ended::cause)?;
     pauses::read_by_kiwi()
 }
 
@@ -115,33 +115,18 @@ fn date(command: &mut Command, epoch: Option<u32>) {
     }
 }
 
-/// Runs kiwi, and reports what it warned of.
+/// Runs kiwi, and reports what it warned of. Returns what rpm said of scripts of packages that have failed, too.
 async fn watched(
-    kiwi: Command,
+    mut kiwi: Command,
     emulator: Option<&Emulator>,
     programs: &mut Programs,
-    scripts: &mut Vec<String>,
     events: &Events,
-) -> Result<Finished, Failure> {
+) -> Result<(Finished, Vec<String>), Failure> {
     pauses::warned::forget();
-    let finished = run(kiwi, emulator, programs, scripts, events).await;
-    for warning in pauses::warned::all() {
-        events.send(What::Warning(warning)).await;
-    }
-    finished
-}
-
-/// Runs a tool that runs programs of the root, and notes the scripts of packages that have failed.
-async fn run(
-    mut command: Command,
-    emulator: Option<&Emulator>,
-    programs: &mut Programs,
-    scripts: &mut Vec<String>,
-    events: &Events,
-) -> Result<Finished, Failure> {
     if let Some(emulator) = emulator {
-        command.env("QEMU_CPU", &emulator.cpu);
+        kiwi.env("QEMU_CPU", &emulator.cpu);
     }
+    let mut scripts = Vec::<String>::new();
     let look = |line: &str| {
         if let Some(said) = failed_script(line)
             && scripts.len() < MOST_SCRIPTS
@@ -151,9 +136,13 @@ async fn run(
         }
         false
     };
-    let mut finished = process::run(command, emulator, events, look).await?;
+    let finished = process::run(kiwi, emulator, events, look).await;
+    for warning in pauses::warned::all() {
+        events.send(What::Warning(warning)).await;
+    }
+    let mut finished = finished?;
     programs.merge(std::mem::take(&mut finished.programs));
-    Ok(finished)
+    Ok((finished, scripts))
 }
 
 /// What rpm says in this line of a package's script that has failed, if that is no reason for it to end: scripts after the

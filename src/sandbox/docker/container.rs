@@ -130,7 +130,7 @@ fn host(wanted: &Wanted<'_>) -> HostConfig {
         Kernel::Shared => HostConfig {
             cap_drop: Some(vec!["ALL".to_owned()]),
             cap_add: Some(capabilities(wanted.sets_routes)),
-            security_opt: Some(security_of_shared(&wanted.options.security)),
+            security_opt: Some([&["no-new-privileges".to_owned()], &*wanted.options.security].concat()),
             ulimits: wanted.options.ulimits.clone(),
             ..common
         },
@@ -155,12 +155,6 @@ fn capabilities(sets_routes: bool) -> Vec<String> {
         names.push("NET_ADMIN".to_owned());
     }
     names
-}
-
-fn security_of_shared(of_engine: &[String]) -> Vec<String> {
-    let mut options = vec!["no-new-privileges".to_owned()];
-    options.extend(of_engine.iter().cloned());
-    options
 }
 
 #[cfg(test)]

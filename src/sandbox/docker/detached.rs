@@ -20,6 +20,7 @@ use tokio::time::{Duration, Instant, sleep};
 use super::{
     DockerDriver, INSTALLATION, JOB, WARNING, Wanted, body,
     connect::{PROBING, within},
+    dialect,
     fault::{failure, in_short, is_conflict, is_missing},
     said,
 };
@@ -214,10 +215,7 @@ impl DockerDriver {
 
     async fn measure(&self) -> Result<Capacity, Failure> {
         let engine = self.client().await?;
-        let info = engine
-            .info()
-            .await
-            .map_err(|error| failure("cannot ask the container engine", &error))?;
+        let info = dialect::info(&engine).await?;
         let disk = self.probe_disk(&engine).await?;
         let number = |number: Option<i64>, what: &str| {
             let number = number
@@ -350,7 +348,7 @@ impl DockerDriver {
             doors: None,
             network: "none",
             sets_routes: false,
-            options: self.options(engine).await?,
+            options: self.options(engine, &dialect::info(engine).await?).await?,
             arguments: vec![SYNC.to_owned(), started.as_second().to_string()],
         };
         let done = self.run_to_the_end(engine, &name, &wanted).await;

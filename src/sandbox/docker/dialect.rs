@@ -25,7 +25,7 @@ use bollard::{
 };
 use kiln_inside::room::{IdMap, filter, order::VOLUME};
 use kiln_records::{Code, Failure, JobId, arch::Arch};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, Url};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -33,23 +33,26 @@ use uuid::Uuid;
 use super::{
     DockerDriver, IDS, IDS_OF_USER, Wanted, body,
     container::Options,
-    fault::{failure, gone, is_missing},
+    fault::{failure, is_missing},
     programs,
 };
 use crate::sandbox::{Kernel, Limits};
 
 /// Whose API an engine speaks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Dialect {
     /// Docker's own.
     Docker,
     /// Podman's.
-    Podman {
-        /// Its socket here.
-        socket: PathBuf,
-        /// Whether it runs as an ordinary user.
-        is_rootless: bool,
-    },
+    Podman(Podman),
+}
+
+/// A Podman, asked past the client library, which refuses states that Docker does not have and knows Docker's requests only.
+#[derive(Debug, Clone)]
+pub(super) struct Podman {
+    http: reqwest::Client,
+    /// Whether it runs as an ordinary user.
+    is_rootless: bool,
 }
 
 /// Containers with this label hold the seccomp profile. All installations share them.
@@ -81,10 +84,10 @@ impl Dialect {
             Failure::new(Code::EngineRefused, "Podman is used by its socket only")
                 .hint("name it with `ssh://USER@HOST` or `unix://`")
         })?;
-        let what = "cannot ask the container engine";
-        let info = ask_podman(&socket, Method::GET, "info", &[], None, what).await?;
-        let is_rootless = info.is_some_and(|info| info["Rootless"] == true);
-        Ok(Self::Podman { socket, is_rootless })
+        let podman = Podman::at(&socket).await;
+        podman
+            .map(Self::Podman)
+            .map_err(|error| failure("cannot ask the container engine", &error))
     }
 
     /// Whether the engine runs as an ordinary user.
@@ -92,7 +95,7 @@ impl Dialect {
         let options = engine.security_options.as_deref().unwrap_or_default();
         match self {
             Self::Docker => options.iter().any(|option| option.starts_with("name=rootless")),
-            Self::Podman { is_rootless, .. } => *is_rootless,
+            Self::Podman(podman) => podman.is_rootless,
         }
     }
 
@@ -110,41 +113,104 @@ impl Dialect {
     pub(super) fn of_size(&self, bytes: u64) -> HashMap<String, String> {
         let (name, value) = match self {
             Self::Docker => ("size", bytes.to_string()),
-            Self::Podman { .. } => ("o", format!("size={bytes}")),
+            Self::Podman(_) => ("o", format!("size={bytes}")),
         };
         HashMap::from([(name.to_owned(), value)])
     }
-}
 
-impl DockerDriver {
-    /// What containers on the engine's own kernel need from it.
-    pub(super) async fn options(&self, engine: &Docker) -> Result<Options, Failure> {
-        let info = engine.info().await;
-        let info = info.map_err(|error| failure("cannot ask the container engine", &error))?;
-        let mut security = security_of_modules(info.security_options.as_deref().unwrap_or_default());
-        match self.engine.open().await?.dialect {
-            Dialect::Docker => {
-                security.push(format!("seccomp={}", filter::PROFILE));
-                Ok(Options {
-                    security,
-                    ulimits: None,
-                })
-            }
-            Dialect::Podman { .. } => {
-                let entrance = self.settings.agents.of(arch_of(&info)?)?;
-                security.push(format!("seccomp={}", self.profile_there(engine, &entrance).await?));
+    /// What containers on the engine's own kernel need from it, with this seccomp profile, in the engine's form.
+    fn options(&self, engine: &SystemInfo, profile: &str) -> Options {
+        let mut security = security_of_modules(engine.security_options.as_deref().unwrap_or_default());
+        security.push(format!("seccomp={profile}"));
+        let ulimits = match self {
+            Self::Docker => None,
+            Self::Podman(_) => {
                 security.push("unmask=ALL".to_owned());
-                let ulimits = ULIMITS.map(|(name, most)| ResourcesUlimits {
+                let limits = ULIMITS.map(|(name, most)| ResourcesUlimits {
                     name: Some(name.to_owned()),
                     soft: Some(most),
                     hard: Some(most),
                 });
-                Ok(Options {
-                    security,
-                    ulimits: Some(ulimits.into()),
-                })
+                Some(limits.into())
             }
+        };
+        Options { security, ulimits }
+    }
+}
+
+impl Podman {
+    /// The one at this socket. Each request has a connection of its own, as with the client library.
+    async fn at(socket: &Path) -> Result<Self, Error> {
+        let http = reqwest::Client::builder().unix_socket(socket).timeout(ASKING);
+        let http = http.pool_max_idle_per_host(0).build().map_err(lost)?;
+        let mut podman = Self {
+            http,
+            is_rootless: false,
+        };
+        podman.is_rootless = podman.ask(Method::GET, "info", &[], None).await?["Rootless"] == true;
+        Ok(podman)
+    }
+
+    /// Makes the network of sandboxes: without its name server, so that sandboxes ask those of the host.
+    ///
+    /// # Errors
+    ///
+    /// Also when the network exists.
+    pub(super) async fn make_network(&self, name: &str, bridge: &str) -> Result<(), Error> {
+        let wanted = json!({
+            "name": name,
+            "driver": "bridge",
+            "network_interface": bridge,
+            "dns_enabled": false,
+            "options": { "isolate": "true" },
+        });
+        let path = "v4.0.0/libpod/networks/create";
+        self.ask(Method::POST, path, &[], Some(&wanted)).await.map(drop)
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Value, Error> {
+        let url = Url::parse_with_params(&format!("http://engine/{path}"), query).map_err(std::io::Error::other)?;
+        let mut request = self.http.request(method, url);
+        if let Some(body) = body {
+            request = request.json(body);
         }
+        let answer = request.send().await.map_err(lost)?;
+        let status = answer.status();
+        if status.is_success() {
+            return answer.json().await.map_err(lost);
+        }
+        let text = answer.text().await.map_err(lost)?;
+        let said = serde_json::from_str::<Value>(&text);
+        let message = said.ok().and_then(|said| said["message"].as_str().map(str::to_owned));
+        Err(Error::DockerResponseServerError {
+            status_code: status.as_u16(),
+            message: message.unwrap_or(text),
+        })
+    }
+}
+
+/// The client library's error for an answer that does not come.
+fn lost(error: reqwest::Error) -> Error {
+    std::io::Error::other(error).into()
+}
+
+impl DockerDriver {
+    /// What containers on the engine's own kernel need from it.
+    pub(super) async fn options(&self, engine: &Docker, info: &SystemInfo) -> Result<Options, Failure> {
+        let dialect = self.engine.open().await?.dialect;
+        Ok(match &dialect {
+            Dialect::Docker => dialect.options(info, filter::PROFILE),
+            Dialect::Podman(_) => {
+                let entrance = self.settings.agents.of(arch_of(info)?)?;
+                dialect.options(info, &self.profile_there(engine, &entrance).await?)
+            }
+        })
     }
 
     /// The path of the seccomp profile on the engine's host: in a volume of a container that is never started. Its name says that
@@ -225,26 +291,25 @@ impl DockerDriver {
     ///
     /// `engine_gone`, or another error of the engine.
     pub(super) async fn inspect(&self, name: &str) -> Result<Option<ContainerInspectResponse>, Failure> {
-        let what = "cannot look at the sandbox's container";
         let open = self.engine.open().await?;
-        if let Dialect::Podman { socket, .. } = &open.dialect {
-            let answer = ask_podman(socket, Method::GET, &format!("containers/{name}/json"), &[], None, what).await?;
-            let Some(mut found) = answer else {
-                return Ok(None);
-            };
-            end_if_stopped(&mut found["State"]["Status"]);
-            return serde_json::from_value(found)
-                .map(Some)
-                .map_err(|error| gone(format!("{what}: {error}")));
-        }
-        match open
-            .client
-            .inspect_container(name, None::<InspectContainerOptions>)
-            .await
-        {
+        let found = match &open.dialect {
+            Dialect::Docker => {
+                let options = None::<InspectContainerOptions>;
+                open.client.inspect_container(name, options).await
+            }
+            Dialect::Podman(podman) => {
+                let path = format!("containers/{name}/json");
+                let found = podman.ask(Method::GET, &path, &[], None).await;
+                found.and_then(|mut found| {
+                    end_if_stopped(&mut found["State"]["Status"]);
+                    Ok(serde_json::from_value(found)?)
+                })
+            }
+        };
+        match found {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_missing(&error) => Ok(None),
-            Err(error) => Err(failure(what, &error)),
+            Err(error) => Err(failure("cannot look at the sandbox's container", &error)),
         }
     }
 
@@ -254,73 +319,29 @@ impl DockerDriver {
     ///
     /// `engine_gone`, or another error of the engine.
     pub(super) async fn labelled(&self, labels: Vec<String>) -> Result<Vec<ContainerSummary>, Failure> {
-        let what = "cannot list containers";
         let open = self.engine.open().await?;
         let filters = HashMap::from([("label", labels)]);
-        if let Dialect::Podman { socket, .. } = &open.dialect {
-            let wrong = |error: serde_json::Error| gone(format!("{what}: {error}"));
-            let filters = serde_json::to_string(&filters).map_err(wrong)?;
-            let query = [("all", "true"), ("filters", &filters)];
-            let mut list = ask_podman(socket, Method::GET, "containers/json", &query, None, what)
-                .await?
-                .unwrap_or_default();
-            for container in list.as_array_mut().into_iter().flatten() {
-                end_if_stopped(&mut container["State"]);
+        let found = match &open.dialect {
+            Dialect::Docker => {
+                let options = ListContainersOptionsBuilder::default().all(true);
+                open.client
+                    .list_containers(Some(options.filters(&filters).build()))
+                    .await
             }
-            return serde_json::from_value(list).map_err(wrong);
-        }
-        let options = ListContainersOptionsBuilder::default()
-            .all(true)
-            .filters(&filters)
-            .build();
-        let found = open.client.list_containers(Some(options)).await;
-        found.map_err(|error| failure(what, &error))
+            Dialect::Podman(podman) => {
+                let filters = json!(filters).to_string();
+                let query = [("all", "true"), ("filters", &filters)];
+                let list = podman.ask(Method::GET, "containers/json", &query, None).await;
+                list.and_then(|mut list| {
+                    for container in list.as_array_mut().into_iter().flatten() {
+                        end_if_stopped(&mut container["State"]);
+                    }
+                    Ok(serde_json::from_value(list)?)
+                })
+            }
+        };
+        found.map_err(|error| failure("cannot list containers", &error))
     }
-}
-
-/// Makes the network of sandboxes at a Podman: without its name server, so that sandboxes ask those of the host.
-///
-/// # Errors
-///
-/// `engine_gone`, also when the network exists.
-pub(super) async fn make_podman_network(socket: &Path, name: &str, bridge: &str) -> Result<(), Failure> {
-    let wanted = json!({
-        "name": name,
-        "driver": "bridge",
-        "network_interface": bridge,
-        "dns_enabled": false,
-        "options": { "isolate": "true" },
-    });
-    let what = "cannot make the network of sandboxes";
-    let path = "v4.0.0/libpod/networks/create";
-    ask_podman(socket, Method::POST, path, &[], Some(&wanted), what)
-        .await
-        .map(drop)
-}
-
-/// Asks Podman past the client library, which refuses states that Docker does not have and knows Docker's requests only.
-/// `None`: there is no such thing.
-async fn ask_podman(
-    socket: &Path,
-    method: Method,
-    path: &str,
-    query: &[(&str, &str)],
-    body: Option<&Value>,
-    what: &str,
-) -> Result<Option<Value>, Failure> {
-    let failed = |error: &dyn std::fmt::Display| gone(format!("{what}: {error}"));
-    let url = Url::parse_with_params(&format!("http://engine/{path}"), query).map_err(|error| failed(&error))?;
-    let client = reqwest::Client::builder().unix_socket(socket).timeout(ASKING).build();
-    let mut request = client.map_err(|error| failed(&error))?.request(method, url);
-    if let Some(body) = body {
-        request = request.json(body);
-    }
-    let answer = request.send().await.map_err(|error| failed(&error))?;
-    if answer.status() == StatusCode::NOT_FOUND {
-        return Ok(None);
-    }
-    let answer = answer.error_for_status().map_err(|error| failed(&error))?;
-    answer.json().await.map(Some).map_err(|error| failed(&error))
 }
 
 /// Podman notes that a container was stopped before it notes how it ended.
@@ -328,6 +349,16 @@ fn end_if_stopped(state: &mut Value) {
     if *state == "stopped" {
         *state = "exited".into();
     }
+}
+
+/// What an engine says of itself and its host.
+///
+/// # Errors
+///
+/// `engine_gone`, or another error of the engine.
+pub(super) async fn info(engine: &Docker) -> Result<SystemInfo, Failure> {
+    let info = engine.info().await;
+    info.map_err(|error| failure("cannot ask the container engine", &error))
 }
 
 /// The CPU of an engine's host.
@@ -366,6 +397,23 @@ fn security_of_modules(modules: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
+    fn podman(is_rootless: bool) -> Dialect {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let http = reqwest::Client::new();
+        Dialect::Podman(Podman { http, is_rootless })
+    }
+
+    #[test]
+    fn every_engine_gets_the_seccomp_profile_in_its_own_form() {
+        let info = SystemInfo::default();
+        let options = Dialect::Docker.options(&info, filter::PROFILE);
+        assert!(options.security[0].starts_with("seccomp={"), "{options:?}");
+        assert_eq!(options.ulimits, None);
+        let options = podman(false).options(&info, "/there/seccomp.json");
+        assert_eq!(options.security, ["seccomp=/there/seccomp.json", "unmask=ALL"]);
+        assert!(options.ulimits.is_some());
+    }
+
     #[test]
     fn an_engine_of_a_user_has_other_ids_and_perhaps_no_limits() {
         let info = |options: &[&str], version| SystemInfo {
@@ -374,10 +422,6 @@ mod tests {
             ..SystemInfo::default()
         };
         let (old, new) = (SystemInfoCgroupVersionEnum::_1, SystemInfoCgroupVersionEnum::_2);
-        let podman = |is_rootless| Dialect::Podman {
-            socket: "/run/podman/podman.sock".into(),
-            is_rootless,
-        };
         for (dialect, options, version, is_users, lacks) in [
             (
                 Dialect::Docker,

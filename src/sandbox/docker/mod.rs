@@ -171,17 +171,14 @@ impl DockerDriver {
         if self.inspect(&name).await?.is_some() {
             return Err(exists(sandbox.job));
         }
-        let info = engine
-            .info()
-            .await
-            .map_err(|error| failure("cannot ask the container engine", &error))?;
+        let info = dialect::info(engine).await?;
         let runtime = self.runtime_for(sandbox.kernel, &info)?;
         let entrance = self.settings.agents.of(dialect::arch_of(&info)?)?;
-        let dialect = self.engine.open().await?.dialect;
-        let ids = (sandbox.kernel == Kernel::Shared).then(|| dialect.ids(&info));
+        let open = self.engine.open().await?;
+        let ids = (sandbox.kernel == Kernel::Shared).then(|| open.dialect.ids(&info));
         let (facts, doors) = self.way_to_the_server(sandbox).await?;
         let (network, own) = match sandbox.network {
-            Network::Isolated(_) => (network::NAME, network::ensure(&self.engine.open().await?).await?),
+            Network::Isolated(_) => (network::NAME, network::ensure(&open).await?),
             Network::Host => ("host", Vec::new()),
         };
         let server = facts.gateway;
@@ -193,7 +190,7 @@ impl DockerDriver {
         };
         let mut labels = self.labels(sandbox.job);
         labels.insert(DOORS_HERE.to_owned(), sandbox.doors_dir.display().to_string());
-        if sandbox.kernel == Kernel::Shared && dialect.lacks_limits(&info) {
+        if sandbox.kernel == Kernel::Shared && open.dialect.lacks_limits(&info) {
             warn(
                 &mut labels,
                 "the sandbox has no limits of memory, CPUs and processes: its engine runs as a user, on control groups version 1",
@@ -201,7 +198,7 @@ impl DockerDriver {
         }
         let volume = match sandbox.scratch_from {
             Some(from) => self.kept_volume(from).await?,
-            None => self.new_volume(engine, sandbox, &mut labels).await?,
+            None => self.new_volume(&open, sandbox, &mut labels).await?,
         };
         let wanted = Wanted {
             job: sandbox.job,
@@ -214,7 +211,7 @@ impl DockerDriver {
             doors,
             network,
             sets_routes: matches!(sandbox.network, Network::Isolated(_)),
-            options: self.options(engine).await?,
+            options: self.options(engine, &info).await?,
             arguments: Vec::new(),
         };
         let options = CreateContainerOptionsBuilder::default().name(&name).build();
@@ -294,12 +291,15 @@ impl DockerDriver {
     /// Disk space of the requested size where the engine supports that; otherwise without a limit, and with a warning.
     async fn new_volume(
         &self,
-        engine: &Docker,
+        Open {
+            client: engine,
+            dialect,
+            ..
+        }: &Open,
         sandbox: &SandboxSpec,
         labels: &mut HashMap<String, String>,
     ) -> Result<String, Failure> {
         let name = format!("kiln-{}-{}", self.settings.installation, Uuid::new_v4());
-        let dialect = self.engine.open().await?.dialect;
         let wanted = |size: Option<u64>| VolumeCreateRequest {
             name: Some(name.clone()),
             labels: Some(self.labels(sandbox.job)),

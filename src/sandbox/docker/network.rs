@@ -9,7 +9,7 @@ use kiln_records::Failure;
 
 use super::{
     connect::Open,
-    dialect::{Dialect, make_podman_network},
+    dialect::Dialect,
     fault::{failure, is_missing},
 };
 
@@ -46,17 +46,17 @@ pub(super) async fn ensure(open: &Open) -> Result<Vec<IpNet>, Failure> {
             Err(error) => return Err(failed(error)),
         }
         let made = match &open.dialect {
-            Dialect::Docker => make(engine).await.map_err(failed),
-            Dialect::Podman { socket, .. } => make_podman_network(socket, NAME, BRIDGE).await,
+            Dialect::Docker => make(engine).await,
+            Dialect::Podman(podman) => podman.make_network(NAME, BRIDGE).await,
         };
         match made {
             Ok(()) => {}
             // Another process was creating it too: engines report that in several ways.
-            Err(_) if tries < TRIES => {
+            Err(Error::DockerResponseServerError { .. }) if tries < TRIES => {
                 tries += 1;
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(failure) => return Err(failure),
+            Err(error) => return Err(failed(error)),
         }
     }
 }

@@ -11,6 +11,7 @@ use std::{
 
 use bollard::{
     Docker, body_full,
+    models::SystemInfo,
     query_parameters::{CreateImageOptionsBuilder, TagImageOptionsBuilder},
 };
 use futures::TryStreamExt;
@@ -23,7 +24,7 @@ use uuid::Uuid;
 use super::{
     DockerDriver, INSTALLATION, Wanted,
     connect::{PROBING, within},
-    dialect::arch_of,
+    dialect::{self, arch_of},
     fault::{failure, is_missing},
     no_vm_runtime, programs, said,
 };
@@ -113,10 +114,7 @@ impl DockerDriver {
 
     async fn try_out(&self) -> Result<Offers, Failure> {
         let engine = self.client().await?;
-        let info = engine
-            .info()
-            .await
-            .map_err(|error| failure("cannot ask the container engine", &error))?;
+        let info = dialect::info(&engine).await?;
         let arch = arch_of(&info)?;
         let entrance = match self.settings.agents.of(arch) {
             Ok(entrance) => entrance,
@@ -124,11 +122,11 @@ impl DockerDriver {
             Err(failure) => return Ok(Offers::nothing(Ok(arch), &failure)),
         };
         self.sweep_trials(LEFT).await?;
-        let shared = self.probe(&engine, &entrance, Kernel::Shared, None).await;
+        let shared = self.probe(&engine, &info, &entrance, Kernel::Shared, None).await;
         let own_kernel = match self.settings.vm_runtime.as_deref() {
             None => Err(no_vm_runtime()),
             Some(runtime) => {
-                let found = self.probe(&engine, &entrance, Kernel::Own, Some(runtime)).await;
+                let found = self.probe(&engine, &info, &entrance, Kernel::Own, Some(runtime)).await;
                 found.and_then(|found| own_kernel(runtime, &found, info.kernel_version.as_deref()))
             }
         };
@@ -150,10 +148,9 @@ impl DockerDriver {
         {
             return Ok(probe.clone());
         }
-        let info = engine.info().await;
-        let info = info.map_err(|error| failure("cannot ask the container engine", &error))?;
+        let info = dialect::info(engine).await?;
         let entrance = self.settings.agents.of(arch_of(&info)?)?;
-        let probe = self.probe(engine, &entrance, Kernel::Shared, None).await?;
+        let probe = self.probe(engine, &info, &entrance, Kernel::Shared, None).await?;
         *known = Some((Instant::now(), probe.clone()));
         Ok(probe)
     }
@@ -197,14 +194,13 @@ impl DockerDriver {
     async fn probe(
         &self,
         engine: &Docker,
+        info: &SystemInfo,
         entrance: &Path,
         kernel: Kernel,
         runtime: Option<&str>,
     ) -> Result<Probe, Failure> {
         let image = self.probe_image(engine, entrance).await?;
-        let info = engine.info().await;
-        let info = info.map_err(|error| failure("cannot ask the container engine", &error))?;
-        let ids = serde_json::to_string(&self.engine.open().await?.dialect.ids(&info))
+        let ids = serde_json::to_string(&self.engine.open().await?.dialect.ids(info))
             .map_err(|error| Failure::new(Code::SandboxStart, error))?;
         let mut arguments = vec![PROBE.to_owned()];
         if kernel == Kernel::Shared {
@@ -232,7 +228,7 @@ impl DockerDriver {
             doors: None,
             network: "none",
             sets_routes: false,
-            options: self.options(engine).await?,
+            options: self.options(engine, info).await?,
             arguments,
         };
         self.probes.open().insert(name.clone());

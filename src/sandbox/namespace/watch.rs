@@ -86,17 +86,17 @@ impl LeaseWatch {
                 )))
             }
             (false, Some(since)) => {
-                let longest = longest_still(self.lease.is_orphaned());
-                let detail = || format!("its server has shown no life for {} s", longest.as_secs());
-                (since.elapsed() > longest).then(|| lost(detail()))
+                let longest = if self.lease.is_orphaned() {
+                    LONGEST_ORPHANED
+                } else {
+                    LONGEST_STILL
+                };
+                let detail = format!("its server has shown no life for {} s", longest.as_secs());
+                (since.elapsed() > longest).then(|| lost(detail))
             }
             (true, None) => None,
         }
     }
-}
-
-fn longest_still(is_orphaned: bool) -> Duration {
-    if is_orphaned { LONGEST_ORPHANED } else { LONGEST_STILL }
 }
 
 impl Watch<'_> {
