@@ -172,7 +172,7 @@ fn a_foreign_debian_recipe_becomes_an_image_in_a_machine() {
 #[test]
 fn a_container_engine_shares_the_work_with_the_host() {
     needs!(support::no_namespaces(), Engine::lack());
-    let engine = format!("unix://{}", Engine::shared().socket().display());
+    let engine = Engine::shared().address();
     let repository = Repository::native();
     let ended = builds(
         &repository,
@@ -195,17 +195,15 @@ fn a_container_engine_shares_the_work_with_the_host() {
             (Some("native"), of_host.trim())
         );
     }
-    // Nothing of theirs is left at the engine, which other tests use at the same time.
-    let containers = Engine::shared().docker(&["ps", "--all", "--format", "{{.Names}}"]);
     for (status, _) in &ended {
-        assert!(!containers.contains(status["id"].as_str().unwrap()), "{containers}");
+        Engine::shared().assert_nothing_of(status["id"].as_str().unwrap());
     }
 }
 
 #[test]
 fn podman_builds_as_docker_does() {
     needs!(support::no_namespaces(), Engine::lack_of_podman());
-    let engine = format!("unix://{}", Engine::podman().socket().display());
+    let engine = Engine::podman().address();
     let variables = [
         ("KILN__DOCKER__ENGINE", engine.as_str()),
         ("KILN__ISOLATION__DRIVERS", "[\"docker\"]"),
@@ -217,8 +215,7 @@ fn podman_builds_as_docker_does() {
             ["docker", "native", "container"]
         );
     }
-    let containers = Engine::podman().docker(&["ps", "--all", "--format", "{{.Names}}"]);
-    assert!(!containers.contains(built[0].0["id"].as_str().unwrap()), "{containers}");
+    Engine::podman().assert_nothing_of(built[0].0["id"].as_str().unwrap());
 }
 
 #[test]
@@ -255,8 +252,7 @@ fn a_build_node_with_podman_carries_out_a_job() {
         ["here", "docker", "native"]
     );
     server.stop();
-    let containers = Engine::podman().docker(&["ps", "--all", "--format", "{{.Names}}"]);
-    assert!(!containers.contains(status["id"].as_str().unwrap()), "{containers}");
+    Engine::podman().assert_nothing_of(status["id"].as_str().unwrap());
 }
 
 /// Builds on an engine behind TLS, from where agents come over the network, until the job's status is `wanted` or it has

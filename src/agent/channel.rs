@@ -66,8 +66,8 @@ pub enum Ending {
 
 /// Why one attempt at a call failed.
 enum Trouble {
-    /// A repetition may succeed. The code says why there is no way to the server.
-    Passing(Code, String),
+    /// A repetition may succeed.
+    Passing(Failure),
     /// A repetition would fail too.
     Lasting(Failure),
     /// The server has dismissed the agent.
@@ -208,7 +208,10 @@ impl Channel {
     }
 
     async fn upgraded(&self, route: &str) -> Result<Upgraded, Failure> {
-        let lost = |error: reqwest::Error| Failure::new(Code::ServerLost, reason(&error).1);
+        let lost = |error: reqwest::Error| Failure {
+            code: Code::ServerLost,
+            ..reason(&error)
+        };
         let address = format!("{}/{route}", self.0.address);
         let request = self.0.http.get(address).bearer_auth(&self.0.token);
         let request = request
@@ -286,8 +289,8 @@ impl Channel {
                 Ok(answer) => return Ok(answer),
                 Err(Trouble::Lasting(failure)) => return Err(failure),
                 Err(Trouble::Dismissed(failure)) => failure,
-                Err(Trouble::Passing(code, why)) => {
-                    self.say_once(code, &why);
+                Err(Trouble::Passing(why)) => {
+                    self.say_once(&why);
                     let patience = Duration::from_secs(self.0.patience_s.load(Ordering::Relaxed));
                     if begun.elapsed() + pause < patience {
                         tokio::time::sleep(pause).await;
@@ -295,7 +298,7 @@ impl Channel {
                         continue;
                     }
                     let waited = begun.elapsed().as_secs();
-                    Failure::new(Code::ServerLost, format!("no server for {waited} s: {why}"))
+                    Failure::new(Code::ServerLost, format!("no server for {waited} s: {}", why.detail))
                 }
             };
             self.end(Ending::Dismissed(failure.clone()));
@@ -305,12 +308,12 @@ impl Channel {
 
     /// Says on standard error why the server cannot be reached, when that is news: it does not hear it otherwise, and
     /// whoever made the sandbox keeps what is said there.
-    fn say_once(&self, code: Code, why: &str) {
+    fn say_once(&self, why: &Failure) {
         let mut said = self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if *said != why {
-            why.clone_into(&mut said);
-            let detail = format!("the server at {} cannot be reached: {why}", self.0.server);
-            let failure = Failure::new(code, detail);
+        if *said != why.detail {
+            why.detail.clone_into(&mut said);
+            let detail = format!("the server at {} cannot be reached: {}", self.0.server, why.detail);
+            let failure = Failure::new(why.code, detail);
             let _ = writeln!(std::io::stderr(), "{}", words::say(&failure));
         }
     }
@@ -322,10 +325,7 @@ impl Channel {
         body: Option<Vec<u8>>,
         limit: Duration,
     ) -> Result<bytes::Bytes, Trouble> {
-        let lost = |error: reqwest::Error| {
-            let (code, why) = reason(&error);
-            Trouble::Passing(code, why)
-        };
+        let lost = |error: reqwest::Error| Trouble::Passing(reason(&error));
         let mut request = self.0.http.request(method, format!("{}{route}", self.0.address));
         request = request.bearer_auth(&self.0.token).timeout(limit);
         if let Some(body) = body {
@@ -342,9 +342,9 @@ impl Channel {
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::GONE => Trouble::Dismissed(failure),
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
-                Trouble::Passing(Code::AgentUnreachable, failure.detail)
+                Trouble::Passing(unreachable(failure.detail))
             }
-            _ if status.is_server_error() => Trouble::Passing(Code::AgentUnreachable, failure.detail),
+            _ if status.is_server_error() => Trouble::Passing(unreachable(failure.detail)),
             _ => Trouble::Lasting(failure),
         })
     }
@@ -358,16 +358,19 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// An error's innermost cause, which is the informative one, and whether there is no network at all.
-fn reason(error: &reqwest::Error) -> (Code, String) {
+fn unreachable(why: String) -> Failure {
+    Failure::new(Code::AgentUnreachable, why)
+}
+
+/// An error's innermost cause, which is the informative one, as the failure of a server that cannot be reached.
+fn reason(error: &reqwest::Error) -> Failure {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
     let of_network = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-    let code = match of_network {
-        Some(io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown) => Code::AgentOffline,
-        _ => Code::AgentUnreachable,
-    };
-    (code, cause.to_string())
+    match of_network {
+        Some(io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown) => Failure::new(Code::AgentOffline, cause),
+        _ => unreachable(cause.to_string()),
+    }
 }

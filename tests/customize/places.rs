@@ -94,7 +94,7 @@ fn a_shell_in_a_container_of_podman() {
 }
 
 fn in_a_container_of(at: &Engine) {
-    let engine = format!("unix://{}", at.socket().display());
+    let engine = at.address();
     let mut site = Site::empty(&[("KILN__DOCKER__ENGINE", &engine)]);
     site.server.started.wait_for("sandboxes on its own kernel can be had");
     site.image = site.upload(&small(&site), HOST);
@@ -108,7 +108,7 @@ fn in_a_container_of(at: &Engine) {
             (&"docker".into(), &"container".into())
         );
     });
-    // Other tests use the same engine.
-    let left = at.docker(&["ps", "--all", "--format", "{{.Names}}"]);
-    assert!(!left.contains(&job) && !left.contains(&others[0]), "{left}");
+    for job in [&job, &others[0]] {
+        at.assert_nothing_of(job);
+    }
 }

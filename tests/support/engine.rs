@@ -178,7 +178,7 @@ impl Engine {
 
     /// The process of this Podman.
     pub fn podman_pid(&self) -> u32 {
-        let ours = format!("unix://{}", self.socket().display());
+        let ours = self.address();
         let line = |pid: &u32| fs_err::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let entries = fs_err::read_dir("/proc").unwrap().flatten();
         let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -241,6 +241,18 @@ impl Engine {
         self.dir.join("engine.sock")
     }
 
+    /// Its address at that socket.
+    pub fn address(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// It has no container of this job. Other tests use it at the same time.
+    #[track_caller]
+    pub fn assert_nothing_of(&self, job: &str) {
+        let left = self.docker(&["ps", "--all", "--format", "{{.Names}}"]);
+        assert!(!left.contains(job), "{left}");
+    }
+
     /// Its address on a port with TLS, and the directory with what a client needs for it.
     pub fn over_tls(&self) -> (String, PathBuf) {
         let port = std::net::TcpListener::bind("127.0.0.1:0")
@@ -269,7 +281,7 @@ impl Engine {
     /// Runs Docker's own command line client on it.
     #[track_caller]
     pub fn docker(&self, args: &[&str]) -> String {
-        let host = format!("unix://{}", self.socket().display());
+        let host = self.address();
         let mut all = vec!["--host", &host];
         all.extend(args);
         tool("docker", &all)
@@ -297,7 +309,7 @@ impl Engine {
     }
 
     fn wait_until_it_answers(&self) {
-        let host = format!("unix://{}", self.socket().display());
+        let host = self.address();
         eventually(|| {
             let asked = Command::new("docker")
                 .args(["--host", &host, "version"])

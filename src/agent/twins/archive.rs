@@ -171,6 +171,12 @@ mod tests {
 
     use super::*;
 
+    /// The archive in this file, as a tool writes it.
+    fn written(tool: &mut Command, path: &Path) -> Packed {
+        let (package, _) = fs_err::File::open(path).unwrap().into_parts();
+        Packed::read(tool, package).unwrap()
+    }
+
     #[test]
     fn the_key_of_a_file_is_known_before_it_is_unpacked() {
         let dir = tempfile::tempdir().unwrap();
@@ -181,8 +187,7 @@ mod tests {
         }
         archive.into_inner().unwrap();
         let keys = |wanted: &str| {
-            let (package, _) = fs_err::File::open(&path).unwrap().into_parts();
-            let packed = Packed::read(&mut Command::new("cat"), package).unwrap();
+            let packed = written(&mut Command::new("cat"), &path);
             packed.keys(|path| path == wanted).unwrap()
         };
         let program = fs_err::read("/bin/true").unwrap();
@@ -204,12 +209,8 @@ mod tests {
         // The end is missing, and a tool that writes for ever is ended.
         package.flush().unwrap();
         let into = dir.path().join("unpacked");
-        let (package, _) = fs_err::File::open(&path).unwrap().into_parts();
         let for_ever = ["-c", "cat; exec cat /dev/zero"];
-        Packed::read(Command::new("sh").args(for_ever), package)
-            .unwrap()
-            .unpack(&into)
-            .unwrap();
+        written(Command::new("sh").args(for_ever), &path).unpack(&into).unwrap();
         assert!(into.join("usr/bin/here").exists());
         assert!(!into.join("usr/share").exists());
     }
@@ -232,9 +233,8 @@ mod tests {
         archive.into_inner().unwrap();
         for is_unsorted in [false, true] {
             let into = dir.path().join(format!("unpacked-{is_unsorted}"));
-            let (package, _) = fs_err::File::open(&path).unwrap().into_parts();
-            let packed = Packed::read(&mut Command::new("cat"), package).unwrap();
-            packed.unsorted(is_unsorted).unpack(&into).unwrap();
+            let packed = written(&mut Command::new("cat"), &path).unsorted(is_unsorted);
+            packed.unpack(&into).unwrap();
             for name in ["usr/bin/perl", "usr/bin/perl5"] {
                 assert_eq!(into.join(name).exists(), is_unsorted, "{name}");
             }
