@@ -49,6 +49,8 @@ tmp=$(mktemp -d "$KILN_DATA_DIR/demo.XXXXXX")
 # An empty configuration: the images of a demonstration have no business in the S3 service that you may have set.
 : > "$tmp/kiln.toml"
 export KILN_DATA_DIR KILN_CONFIG=$tmp/kiln.toml
+# Its images are small: it works where 10 GiB are not free.
+export KILN__CAPACITY__FIRST_DISK=2GiB
 
 say "The toolbox, the root that builds run in: made once from Debian packages, in one to five minutes; at once later"
 "$kiln" toolbox build

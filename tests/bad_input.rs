@@ -8,6 +8,7 @@ use crate::support::{
     run,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::Value;
 use tar::EntryType;
 
 /// Runs a build that must fail as everything fails; returns the error's text and the job's failure code, which is
@@ -175,21 +176,31 @@ fn a_disk_that_is_full() {
     let kiln = Kiln::at(dir.path());
     kiln.link_toolboxes();
     // Otherwise this disk would be too small for any job.
-    let build = |recipe: &Recipe| {
+    let build = |recipe: &Recipe, needs: &str| {
         let mut command = kiln.command(["build", recipe.path(), &repository.set()]);
         command
             .env("KILN__CAPACITY__DISK_FLOOR", "1MiB")
-            .env("KILN__CAPACITY__FIRST_DISK", "16MiB");
+            .env("KILN__CAPACITY__FIRST_DISK", needs)
+            .env("KILN__CAPACITY__LONGEST_WAIT", "1s");
         run(command)
     };
-    let ran = build(&Recipe::with_script("cat /dev/zero > /var/full"));
+    let ran = build(&Recipe::with_script("cat /dev/zero > /var/full"), "16MiB");
     let error = ran.failed();
     assert!(error.contains("full") || error.contains("No space left"), "{error}");
     assert!(ran.stderr.contains("hint: free space"), "{}", ran.last());
     assert_eq!(kiln.failure_code(), "disk_full");
     kiln.assert_nothing_built();
     // With the space it took given back, the next build works.
-    build(&Recipe::copy_of("rpm-minimal")).ok();
+    build(&Recipe::copy_of("rpm-minimal"), "16MiB").ok();
+    // Space that another program holds is waited for, but not for ever.
+    let of_another = dir.path().join("of-another");
+    fs_err::write(&of_another, vec![1; 80 << 20]).unwrap();
+    let ran = build(&Recipe::copy_of("rpm-minimal"), "64MiB");
+    let error = ran.failed();
+    assert!(error.contains("needs 64.0 MiB of disk"), "{error}");
+    assert!(error.contains("for other programs to free it"), "{error}");
+    let refused = |job: &Value| job["state"]["error"]["code"] == "no_capacity";
+    assert!(kiln.jobs().iter().any(refused), "{:#?}", kiln.jobs());
     drop(mounted);
 }
 

@@ -441,9 +441,10 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         #jobs =                                          # not set
         #memory =                                        # not set
         first_memory = "2GiB"                            # default
-        first_disk = "10GiB"                             # default
+        first_disk = "1GiB"                              # KILN__CAPACITY__FIRST_DISK
         disk_floor = "2GiB"                              # default
         inode_floor = 20000                              # default
+        longest_wait = "5m"                              # KILN__CAPACITY__LONGEST_WAIT
         #cpus_per_job =                                  # not set
         processes_per_job = 16384                        # default
         files_per_job = 4000000                          # default

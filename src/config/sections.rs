@@ -426,6 +426,9 @@ settings! {
         disk_floor: Size = Size(2 << 30);
         /// The number of inodes to keep free.
         inode_floor: u32 = 20_000;
+        /// How long a job waits for disk space or inodes at a place where no job holds any. Then it fails with
+        /// `no_capacity`.
+        longest_wait: Period = Period::seconds(1800);
         /// The maximum number of CPUs of one job. Default: all.
         cpus_per_job: Option<u32> = None, like "8";
         /// The maximum number of processes and threads of one job.

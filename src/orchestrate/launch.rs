@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use kiln_records::{
@@ -119,7 +119,8 @@ impl Orchestrator {
             }
             let held = self.held_at(&place, is_shared, &open);
             match self.admit_at(&place, &queue, &held).await {
-                Ok(verdicts) => {
+                Ok(mut verdicts) => {
+                    self.end_starved(&place, &mut verdicts, &open);
                     for (job, verdict) in verdicts {
                         let span = job_span(job);
                         let waits = match taken.get(&job) {
@@ -142,6 +143,29 @@ impl Orchestrator {
         state.census = Some(census);
         state.waiting = waiting;
         Ok(())
+    }
+
+    /// Gives up the first job at a place if it has waited too long for what no job holds there: only other programs can
+    /// free it, and they may never do so.
+    fn end_starved(&self, place: &str, verdicts: &mut [(JobId, Verdict)], open: &[StoredRun]) {
+        let is_held = open
+            .iter()
+            .any(|stored| stored.run.holds_place() && stored.run.plan.place.as_deref() == Some(place));
+        let mut waiting = verdicts.iter_mut().filter_map(|(job, verdict)| match verdict {
+            Verdict::Wait(wait) if wait.waits_for.is_shared_with_others() => Some((*job, wait.why.clone(), verdict)),
+            _ => None,
+        });
+        let first = waiting.next().filter(|_| !is_held);
+        let job = first.as_ref().map(|(job, ..)| *job);
+        let waited = self.state().starved.waits(place, job, Instant::now());
+        if let Some((_, why, verdict)) = first
+            && waited >= self.capacity.longest_wait.duration()
+        {
+            *verdict = Verdict::Never(format!(
+                "{why}, and it waited {} s for other programs to free it: no job of Kiln holds any",
+                waited.as_secs()
+            ));
+        }
     }
 
     /// What is held of a place.
@@ -346,8 +370,9 @@ impl Orchestrator {
             }
             Verdict::Wait(wait) => return Ok(Some((job, wait))),
             Verdict::Never(reason) => {
-                let failure = Failure::new(Code::NoCapacity, reason)
-                    .hint("ask for less (`build_env_size`, `job_mem_size`), or give this host more");
+                let failure = Failure::new(Code::NoCapacity, reason).hint(
+                    "ask for less (`build_env_size`, `job_mem_size`, `capacity.first_disk`), or give this host more",
+                );
                 self.fail(job, attempt_of(open, job), failure).await?;
             }
         }

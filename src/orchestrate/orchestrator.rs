@@ -27,7 +27,7 @@ use super::{
     places::Places,
     runner::Runners,
     shell_ports::{ShellPlace, Shells, show_shell},
-    waits::Wait,
+    waits::{Starved, Wait},
 };
 use crate::{
     artifacts::ArtifactStore,
@@ -160,6 +160,8 @@ pub(super) struct InMemory {
     pub(super) verified: HashSet<JobId>,
     /// The room that a boot check takes on this host.
     pub(super) boot: Option<Needs>,
+    /// Places without room although no job is there.
+    pub(super) starved: Starved,
     /// Jobs whose sandboxes this process is starting right now.
     pub(super) starting: HashSet<JobId>,
     /// Jobs after which this process is clearing away, or could not.

@@ -330,6 +330,9 @@ impl Kiln {
             .env("KILN_ISOLATION", "namespace")
             // A job that hangs ends with a cause before the limit of the whole suite.
             .env("KILN__WATCH__SILENCE", "10m")
+            // The recipes of tests are small, and other programs fill the disk too.
+            .env("KILN__CAPACITY__FIRST_DISK", "1GiB")
+            .env("KILN__CAPACITY__LONGEST_WAIT", "5m")
             // An agent on a busy host says nothing for long, above all while its sandbox starts.
             .env("KILN__WATCH__HEARTBEAT", "5m")
             .stdin(Stdio::null());

@@ -12,11 +12,10 @@ use serde_json::Value;
 
 use super::{Kiln, PATIENCE, Ran, Started};
 
-/// Variables for a server that runs beside others, and whose jobs start even with little free space.
-pub const MODEST: [(&str, &str); 3] = [
+/// Variables for a server that runs beside others.
+pub const MODEST: [(&str, &str); 2] = [
     ("KILN__SERVER__LISTEN", "127.0.0.1:0"),
     ("KILN__EMBEDDED_S3__LISTEN", "127.0.0.1:0"),
-    ("KILN__CAPACITY__FIRST_DISK", "1GiB"),
 ];
 
 /// A server with its own data directory.
