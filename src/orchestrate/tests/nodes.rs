@@ -84,14 +84,17 @@ async fn a_node_of_another_architecture_gets_an_agent_and_a_toolbox_of_its_own()
     server.orchestrator.launch_once().await.unwrap();
     let placed = plan(waits).await;
     assert_eq!((placed.place.as_deref(), placed.how), (Some(NODE), How::Native));
-    let started = || node.sandboxes.lock().unwrap().get(&waits).map(|(spec, _)| spec.clone());
-    while started().is_none() {
+    // Sandboxes are started in the background.
+    let started = async |place: &Place, job: JobId| loop {
+        if let Some((spec, _)) = place.sandboxes.lock().unwrap().get(&job) {
+            break spec.clone();
+        }
         tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let spec = started().unwrap();
+    };
+    let spec = started(&node, waits).await;
     assert_eq!((spec.agent, spec.toolbox.facts.arch), (agent, foreign()));
     // This host's jobs have this host's agent and toolbox.
-    let here = server.place.sandboxes.lock().unwrap()[&emulated].0.clone();
+    let here = started(&server.place, emulated).await;
     assert_eq!((here.agent, here.toolbox.facts.arch), (own, Arch::host()));
 }
 
