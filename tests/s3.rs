@@ -46,6 +46,7 @@ macro_rules! relied_on {
             multipart::parts_and_uploads_are_listed
             multipart::a_part_can_be_replaced
             packages::packages_are_shared_by_their_digest
+            packages::packages_of_other_digests_are_shared_too
             store::an_image_from_upload_to_manifest
             store::a_changed_artifact_gets_no_manifest
             store::a_discarded_image_leaves_nothing

@@ -148,5 +148,6 @@ for pair in amd64:x86_64 arm64:aarch64; do
         --target "$arch" -bb "$top/SPECS/$arch.spec"
     mkdir -p "$out/$arch"
     find "$top/RPMS/$arch" -name '*.rpm' -exec cp -t "$out/$arch" {} +
-    createrepo_c --quiet "$out/$arch"
+    # As SLES 16 and Leap 16 have it.
+    createrepo_c --quiet --checksum sha512 "$out/$arch"
 done

@@ -38,6 +38,7 @@ pub mod mksquashfs;
 pub mod normalize;
 pub mod outputs;
 mod package;
+mod package_digest;
 pub mod packages;
 mod pauses;
 pub mod process;

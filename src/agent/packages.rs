@@ -1,7 +1,7 @@
 //! Packages shared between jobs: a package that another job fetched need not come from the distribution's mirror
 //! again. Asks the server for addresses, and talks to S3.
 //!
-//! A package is identified by its SHA-256 from the repository's signed index, and every download is checked against
+//! A package is identified by its digest from the repository's signed index, and every download is checked against
 //! it. So it does not matter which job put it there.
 
 use std::{
@@ -16,10 +16,9 @@ use futures::StreamExt;
 use kiln_records::protocol::{PackageFile, PackageUrl};
 use nix::fcntl::OFlag;
 use reqwest::{Body, Client, Response, header};
-use sha2::{Digest, Sha256};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
-use super::{channel::Channel, digest};
+use super::{channel::Channel, package_digest};
 
 /// The most packages transferred at a time.
 const AT_ONCE: usize = 4;
@@ -116,8 +115,8 @@ async fn whole(shared: Shared) -> Option<File> {
             return None;
         }
         let by_number = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-        let (_, sha256) = digest::sha256_of(&by_number).ok()?;
-        (sha256 == file.sha256).then(|| opened.into_parts().0)
+        let is_whole = package_digest::is(&by_number, &file.digest).ok()?;
+        is_whole.then(|| opened.into_parts().0)
     };
     tokio::task::spawn_blocking(open).await.ok()?
 }
@@ -141,12 +140,12 @@ async fn receive(http: &Client, url: &str, to: &Path, package: &PackageFile) -> 
         return None;
     }
     let mut file = fs_err::tokio::File::create(to).await.ok()?;
-    let (mut body, mut hasher) = (answer.bytes_stream(), Sha256::new());
+    let (mut body, mut hasher) = (answer.bytes_stream(), package_digest::hasher(package.digest.kind()));
     while let Some(bytes) = body.next().await {
         let bytes = bytes.ok()?;
         hasher.update(&bytes);
         file.write_all(&bytes).await.ok()?;
     }
     file.flush().await.ok()?;
-    (hex::encode(hasher.finalize()) == package.sha256).then_some(())
+    (hex::encode(hasher.finalize()) == package.digest.as_str()).then_some(())
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Component, Path};
 
-use kiln_records::{installed::is_sha256, protocol::PackageFile};
+use kiln_records::{PackageDigest, protocol::PackageFile};
 use tokio::io::AsyncReadExt;
 
-/// The list: a line `SHA256 SIZE PATH` for each package, whose path is below [`CACHE`]. kiwi.py has it written.
+/// The list: a line `DIGEST SIZE PATH` for each package, whose path is below [`CACHE`]. kiwi.py has it written.
 const LIST: &str = "/run/kiln-wanted-packages";
 
 /// Where kiwi's package managers keep what they fetched.
@@ -48,15 +48,15 @@ impl Wanted {
 /// A line of the list. `None` for any other line, and for a path that no package has.
 fn entry(line: &str) -> Option<(String, PackageFile)> {
     let mut words = line.splitn(3, ' ');
-    let (sha256, size, path) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
+    let (digest, size, path) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
     let is_below = Path::new(path)
         .components()
         .all(|part| matches!(part, Component::Normal(_)));
     let name = path.rsplit('/').next()?;
     let stem = name.strip_suffix(".deb").or_else(|| name.strip_suffix(".rpm"))?;
     let is_name = !stem.is_empty() && !stem.starts_with('.');
-    let sha256 = sha256.to_owned();
-    (is_sha256(&sha256) && is_below && is_name).then(|| (path.to_owned(), PackageFile { sha256, size }))
+    let digest = PackageDigest::parse(digest).filter(|_| is_below && is_name)?;
+    Some((path.to_owned(), PackageFile { digest, size }))
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     fn a_list_of_packages_is_read() {
         let good = [
             format!("{DIGEST} 70 archives/c++_1%3a12~rc1_arm64.deb"),
-            format!("{DIGEST} 7 dnf/cache/one-01/packages/a b-1.noarch.rpm"),
+            format!("{DIGEST}{DIGEST} 7 dnf/cache/one-01/packages/a b-1.noarch.rpm"),
         ];
         let packages = |wanted: &Wanted| -> Vec<_> {
             let packages = wanted.packages.iter();
@@ -85,7 +85,6 @@ mod tests {
             ]
         );
         for other in [
-            format!("{} 7 archives/upper_1_all.deb", DIGEST.to_uppercase()),
             format!("{} 7 archives/short_1_all.deb", &DIGEST[1..]),
             "- 7 archives/unknown_1_all.deb".to_owned(),
             format!("{DIGEST} -1 archives/less_1_all.deb"),

@@ -4,6 +4,7 @@
 //!
 //! A reader checks the digest. What is missing, damaged or of another size is no layer, and is made anew.
 
+use kiln_records::{DigestKind, PackageDigest};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -172,8 +173,9 @@ impl ArtifactStore {
         installed: Option<&Installed>,
         valid: Duration,
     ) -> Result<PackageUrl, Failure> {
+        let digest = PackageDigest::parse(&entry.sha256).filter(|digest| digest.kind() == DigestKind::Sha256);
         let file = PackageFile {
-            sha256: entry.sha256.clone(),
+            digest: digest.ok_or_else(|| Failure::new(Code::UploadInvalid, "a layer without a SHA-256"))?,
             size: entry.size,
         };
         let url = self.shared_url(&data_of(""), LARGEST, file, valid).await?;

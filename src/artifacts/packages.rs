@@ -1,8 +1,8 @@
-//! Distribution packages that jobs fetched, shared between jobs as objects named by their SHA-256. Talks to S3 only.
+//! Distribution packages that jobs fetched, shared between jobs as objects named by the digest in their repository. Talks to S3 only.
 //!
 //! A job reads a package through a presigned address, and adds one through an address that is valid for that content
-//! only, since S3 checks the digest in it. The reader checks again, so a store that does not check costs time and
-//! nothing else.
+//! only, since S3 checks the digest in it if it is a SHA-256. The reader checks again, so a store that does not check costs
+//! time and nothing else.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use kiln_records::{
-    Code, Failure,
+    Code, DigestKind, Failure,
     protocol::{LARGEST_PACKAGE, MOST_PACKAGES, PackageFile, PackageUrl},
 };
 
@@ -33,7 +33,7 @@ impl ArtifactStore {
     ///
     /// # Errors
     ///
-    /// `upload_invalid` for a malformed SHA-256, a package that is too large, or too many packages.
+    /// `upload_invalid` for a package that is too large, or too many packages.
     pub async fn package_urls(&self, packages: Vec<PackageFile>, valid: Duration) -> Result<Vec<PackageUrl>, Failure> {
         if packages.len() > MOST_PACKAGES {
             let detail = format!("{} packages are more than {MOST_PACKAGES}", packages.len());
@@ -48,7 +48,7 @@ impl ArtifactStore {
         self.shared_url(PREFIX, LARGEST_PACKAGE, package, valid).await
     }
 
-    /// The address to read an object named by its SHA-256 from, or to write it to if it is missing.
+    /// The address to read an object named by its digest from, or to write it to if it is missing.
     pub(super) async fn shared_url(
         &self,
         prefix: &str,
@@ -56,12 +56,12 @@ impl ArtifactStore {
         package: PackageFile,
         valid: Duration,
     ) -> Result<PackageUrl, Failure> {
-        let digest = hex::decode(&package.sha256).ok().filter(|digest| digest.len() == 32);
-        let Some(digest) = digest.filter(|_| package.size <= largest) else {
-            let detail = format!("{} of {} bytes is nothing to share", package.sha256, package.size);
+        let PackageFile { digest, size } = package;
+        if size > largest {
+            let detail = format!("{digest} of {size} bytes is nothing to share");
             return Err(Failure::new(Code::UploadInvalid, detail));
-        };
-        let (bucket, key) = (self.recipes_bucket(), format!("{prefix}{}", hex::encode(&digest)));
+        }
+        let (bucket, key) = (self.recipes_bucket(), format!("{prefix}{digest}"));
         let is_there = self.exists(bucket, &key).await?;
         if prefix == PREFIX {
             metrics::shared_package(is_there);
@@ -76,8 +76,15 @@ impl ArtifactStore {
             .put_object()
             .bucket(bucket)
             .key(key)
-            .content_length(package.size.cast_signed())
-            .checksum_sha256(BASE64_STANDARD.encode(digest));
+            .content_length(size.cast_signed());
+        let sha256 = hex::decode(digest.as_str())
+            .ok()
+            .filter(|_| digest.kind() == DigestKind::Sha256);
+        let put = match sha256 {
+            Some(sha256) => put.checksum_sha256(BASE64_STANDARD.encode(sha256)),
+            // S3 knows no other of these. Each reader checks.
+            None => put,
+        };
         let request = put.presigned(valid).await.map_err(|error| failure(&what, &error))?;
         Ok(PackageUrl::Put {
             url: request.uri().to_owned(),

@@ -99,7 +99,7 @@ fn names(wanted: &Wanted) -> Result<BTreeMap<&str, &str>, String> {
     }
     let names = wanted.packages.iter().map(|(path, file)| {
         let name = path.rsplit('/').next().and_then(|file| file.split('_').next());
-        (file.sha256.as_str(), name.unwrap_or(path))
+        (file.digest.as_str(), name.unwrap_or(path))
     });
     Ok(names.collect())
 }
@@ -121,7 +121,7 @@ fn listed(mut names: Vec<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kiln_records::{InstalledPackage, protocol::PackageFile};
+    use kiln_records::{InstalledPackage, PackageDigest, protocol::PackageFile};
 
     use super::*;
 
@@ -131,7 +131,7 @@ mod tests {
     fn wanted(packages: Packages<'_>) -> Wanted {
         let of = |(name, sha256): &(&str, &str)| {
             let file = PackageFile {
-                sha256: (*sha256).to_owned(),
+                digest: PackageDigest::parse(&sha256.repeat(64)).unwrap(),
                 size: 1,
             };
             (format!("apt-get/archives/{name}_1%3a2_all.deb"), file)
@@ -147,7 +147,7 @@ mod tests {
             name: (*name).to_owned(),
             version: "1:2".to_owned(),
             arch: "all".to_owned(),
-            sha256: (!sha256.is_empty()).then(|| (*sha256).to_owned()),
+            sha256: (!sha256.is_empty()).then(|| sha256.repeat(64)),
         };
         Installed {
             packages: packages.iter().map(of).collect(),

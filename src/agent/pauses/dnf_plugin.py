@@ -19,6 +19,6 @@ class Wanted(dnf.Plugin):
             for package in self.base.transaction.install_set:
                 kind, digest = package.returnIdSum()
                 _, cache, path = package.localPkg().partition(CACHE)
-                if kind == "sha256" and cache:
+                if kind in ("sha256", "sha384", "sha512") and cache:
                     file.write(f"{digest} {package.downloadsize} {path}\n")
         raise dnf.exceptions.Error("this was only to know the packages")

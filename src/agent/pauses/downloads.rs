@@ -105,7 +105,7 @@ fn to_fetch(wanted: &Wanted, there: Option<&Installed>, cache: &Path) -> Vec<Sha
         .packages
         .iter()
         .filter(|(path, file)| file.size <= LARGEST_PACKAGE && paths.insert(path))
-        .filter(|(_, file)| !there.contains(&*file.sha256))
+        .filter(|(_, file)| !there.contains(file.digest.as_str()))
         .map(|(path, file)| Shared {
             file: file.clone(),
             path: cache.join(path),
@@ -116,7 +116,7 @@ fn to_fetch(wanted: &Wanted, there: Option<&Installed>, cache: &Path) -> Vec<Sha
 
 #[cfg(test)]
 mod tests {
-    use kiln_records::{InstalledPackage, protocol::PackageFile};
+    use kiln_records::{InstalledPackage, PackageDigest, protocol::PackageFile};
 
     use super::*;
 
@@ -125,8 +125,9 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         fs_err::create_dir(cache.path().join("archives")).unwrap();
         fs_err::write(cache.path().join("archives/there_1_all.deb"), "").unwrap();
-        let file = |sha256: &str, size| PackageFile {
-            sha256: sha256.to_owned(),
+        let digest = |digit: &str| digit.repeat(64);
+        let file = |digit: &str, size| PackageFile {
+            digest: PackageDigest::parse(&digest(digit)).unwrap(),
             size,
         };
         let packages = [
@@ -145,15 +146,15 @@ mod tests {
                 name: "installed".to_owned(),
                 version: "1".to_owned(),
                 arch: "all".to_owned(),
-                sha256: Some("e".to_owned()),
+                sha256: Some(digest("e")),
             }],
             ..Installed::default()
         };
         let digests = |there| -> Vec<_> {
             let found = to_fetch(&wanted, there, cache.path()).into_iter();
-            found.map(|shared| shared.file.sha256).collect()
+            found.map(|shared| shared.file.digest.to_string()).collect()
         };
-        assert_eq!(digests(None), ["a", "e"]);
-        assert_eq!(digests(Some(&installed)), ["a"]);
+        assert_eq!(digests(None), [digest("a"), digest("e")]);
+        assert_eq!(digests(Some(&installed)), [digest("a")]);
     }
 }

@@ -14,6 +14,7 @@ import hawkey
 warnings.showwarning = lambda *_, **__: None
 
 RAW = "/var/cache/kiwi/zypper/raw"
+KINDS = (hawkey.CHKSUM_SHA256, hawkey.CHKSUM_SHA384, hawkey.CHKSUM_SHA512)
 SPACE = "{http://linux.duke.edu/metadata/repo}"
 
 
@@ -42,5 +43,5 @@ for name in os.listdir(RAW):
     for index, listed in primary(os.path.join(RAW, name)):
         for package in packages(name, index, listed):
             kind, digest = package.chksum
-            if (package.name, package.evr, package.arch) in wanted and kind == hawkey.CHKSUM_SHA256:
+            if (package.name, package.evr, package.arch) in wanted and kind in KINDS:
                 print(digest.hex(), package.downloadsize, os.path.join("packages", name, package.location))

@@ -5,6 +5,7 @@
 //! recipe or the image. It works on its own directories and knows of no installed package, so it and kiwi cannot
 //! disturb each other.
 
+use kiln_records::PackageDigest;
 use std::{
     collections::BTreeMap,
     ffi::OsString,
@@ -361,11 +362,10 @@ fn read(repository: &str, mut list: impl BufRead, mut take: impl FnMut(&str, Lis
         if line.trim_ascii().is_empty() {
             let [name, version, arch, file, size, sha256] = std::mem::take(&mut fields);
             let address = format!("{}/{file}", repository.trim_end_matches('/'));
-            let is_digest = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let size = size.parse().ok().filter(|_| is_digest && !file.is_empty());
-            let offer = size.map(|size| Offer {
+            let digest = PackageDigest::parse(&sha256).filter(|_| !file.is_empty());
+            let offer = digest.zip(size.parse().ok()).map(|(digest, size)| Offer {
                 address,
-                sha256: sha256.to_ascii_lowercase(),
+                digest,
                 size,
                 is_signed: false,
             });

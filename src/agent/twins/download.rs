@@ -1,6 +1,7 @@
 //! Gets packages that are listed in repositories' indexes: from other jobs, or else from the repository. Talks to S3
 //! and the server, runs apt's downloader, and writes below its own directory.
 
+use kiln_records::DigestKind;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -16,7 +17,7 @@ use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 use super::index::Offer;
 use crate::{
     channel::Channel,
-    digest,
+    package_digest,
     packages::{self, Shared},
 };
 
@@ -92,12 +93,12 @@ impl Downloads {
     }
 
     fn place(&self, offer: &Offer) -> Shared {
-        let Offer { sha256, size, .. } = offer;
+        let Offer { digest, size, .. } = offer;
         let file = PackageFile {
-            sha256: sha256.clone(),
+            digest: digest.clone(),
             size: *size,
         };
-        let path = self.dir.join(sha256);
+        let path = self.dir.join(digest.as_str());
         Shared { file, path }
     }
 
@@ -108,10 +109,16 @@ impl Downloads {
         }
         let mut command = downloader(&self.dir, trust)?;
         for (shared, _) in missing {
-            let sha256 = &shared.file.sha256;
-            let address = offers.iter().find(|offer| offer.sha256 == *sha256);
+            let digest = &shared.file.digest;
+            let address = offers.iter().find(|offer| offer.digest == *digest);
             let Some(Offer { address, .. }) = address else { continue };
-            command.arg(address).arg(&shared.path).arg(format!("SHA256:{sha256}"));
+            command.arg(address).arg(&shared.path);
+            command.arg(match digest.kind() {
+                DigestKind::Sha256 => format!("SHA256:{digest}"),
+                DigestKind::Sha512 => format!("SHA512:{digest}"),
+                // apt does not know it, and takes this for none. The file is checked afterwards.
+                DigestKind::Sha384 => String::new(),
+            });
         }
         command.status().map(drop)
     }
@@ -120,7 +127,7 @@ impl Downloads {
     /// links to them are sent.
     fn share(&mut self, fetched: Vec<(Shared, Option<PackageUrl>)>) {
         let link = |(shared, url): (Shared, Option<PackageUrl>)| {
-            let path = self.dir.join("sent").join(&shared.file.sha256);
+            let path = self.dir.join("sent").join(shared.file.digest.as_str());
             fs_err::hard_link(&shared.path, &path).ok()?;
             Some((Shared { path, ..shared }, url?))
         };
@@ -160,7 +167,7 @@ fn downloader(dir: &Path, trust: &Trust) -> io::Result<Command> {
 
 /// Whether a package was fetched and has the right digest. A file with a wrong one is removed.
 fn is_whole(shared: &Shared) -> bool {
-    let is_whole = digest::sha256_of(&shared.path).is_ok_and(|(_, found)| found == shared.file.sha256);
+    let is_whole = package_digest::is(&shared.path, &shared.file.digest).unwrap_or(false);
     if !is_whole {
         let _ = fs_err::remove_file(&shared.path);
     }

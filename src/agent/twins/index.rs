@@ -5,9 +5,9 @@
 //! programs run in place of that package's. Repositories can copy each other's lists, so several may be possible
 //! origins. Then all of them must have the same twin.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use kiln_records::arch::Arch;
+use kiln_records::{DigestKind, PackageDigest, arch::Arch};
 use serde::{Deserialize, Serialize};
 
 use super::{format::Format, version::is_newer};
@@ -19,8 +19,8 @@ pub(super) type Id = (String, String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) address: String,
-    /// SHA-256 of the package's file, in lower-case hexadecimal.
-    pub(super) sha256: String,
+    /// The digest of the package's file.
+    pub(super) digest: PackageDigest,
     /// Size in bytes.
     pub(super) size: u64,
     /// Whether the package must have its own signature, in addition to that of the index.
@@ -69,12 +69,14 @@ impl Lack {
 #[derive(Debug, Default)]
 pub(super) struct Repository {
     host: HashMap<Id, Offer>,
+    /// Whether it has packages for the host that cannot be fetched and checked by its list.
+    has_unusable: bool,
     /// The versions of each package of the target, with their archives.
     target: HashMap<String, Vec<(String, Option<Archive>)>>,
 }
 
-/// SHA-256 and size of a package's file.
-type Archive = (String, u64);
+/// Digest and size of a package's file.
+type Archive = (PackageDigest, u64);
 
 /// All repositories of the recipe or the image.
 #[derive(Debug)]
@@ -86,15 +88,18 @@ pub(super) struct Index {
 impl Repository {
     /// Adds a package for the host. For a name and version that is known already, the earlier one counts.
     pub(super) fn add_for_host(&mut self, Listed { id, offer }: Listed) {
-        if let Some(offer) = offer {
-            self.host.entry(id).or_insert(offer);
+        match offer {
+            Some(offer) => {
+                self.host.entry(id).or_insert(offer);
+            }
+            None => self.has_unusable = true,
         }
     }
 
     /// Adds a package for the target.
     pub(super) fn add_for_target(&mut self, Listed { id, offer }: Listed) {
         let (name, version) = id;
-        let file = offer.map(|offer| (offer.sha256, offer.size));
+        let file = offer.map(|offer| (offer.digest, offer.size));
         self.target.entry(name).or_default().push((version, file));
     }
 
@@ -116,7 +121,7 @@ impl Index {
         Self { format, repositories }
     }
 
-    /// The twin of a package of the target whose archive has this SHA-256.
+    /// The twin of a package of the target whose archive has these digests, of [all kinds](Self::kinds) that it may be listed by.
     ///
     /// Without an archive, the package may have come from any repository that lists its version. One that lists newer
     /// ones only may have had it earlier, so that its origin is not known.
@@ -124,19 +129,19 @@ impl Index {
     /// # Errors
     ///
     /// There is none, and why.
-    pub(super) fn twin(&self, id: &Id, archive: Option<&str>) -> Result<&Offer, Lack> {
+    pub(super) fn twin(&self, id: &Id, archive: Option<&[PackageDigest]>) -> Result<&Offer, Lack> {
         let mut twin = None;
         for repository in &self.repositories {
             // A listed file without a usable digest may be any.
             let is_origin = |file: Option<&Archive>| match (archive, file) {
-                (Some(archive), Some((sha256, _))) => archive == sha256,
+                (Some(archive), Some((digest, _))) => archive.contains(digest),
                 _ => true,
             };
             if repository.files(id).any(is_origin) {
                 let offer = repository.host.get(id);
                 match twin {
                     None => twin = Some(offer),
-                    Some(known) if known.map(|known| &known.sha256) == offer.map(|offer| &offer.sha256) => {}
+                    Some(known) if known.map(|known| &known.digest) == offer.map(|offer| &offer.digest) => {}
                     Some(_) => return Err(Lack::Ambiguous),
                 }
             } else if archive.is_none() && repository.has_newer(self.format, id) {
@@ -144,6 +149,12 @@ impl Index {
             }
         }
         twin.ok_or(Lack::Stranger)?.ok_or(Lack::Missing)
+    }
+
+    /// The kinds of digests by which a package of the target is listed.
+    pub(super) fn kinds(&self, id: &Id) -> BTreeSet<DigestKind> {
+        let files = self.repositories.iter().flat_map(|repository| repository.files(id));
+        files.flatten().map(|(digest, _)| digest.kind()).collect()
     }
 
     /// Whether an archive of the target of this size is not complete yet.
@@ -156,9 +167,15 @@ impl Index {
         }) && is_longer
     }
 
-    /// Whether no repository has anything for the host.
-    pub(super) fn is_empty(&self) -> bool {
-        self.repositories.iter().all(|repository| repository.host.is_empty())
+    /// Why no repository has anything for the host, if that is so.
+    pub(super) fn why_empty(&self) -> Option<&'static str> {
+        let has_any = self.repositories.iter().any(|repository| !repository.host.is_empty());
+        let is_unusable = self.repositories.iter().any(|repository| repository.has_unusable);
+        (!has_any).then_some(if is_unusable {
+            "the repositories list their packages for it without a digest of SHA-256, SHA-384 or SHA-512"
+        } else {
+            "the repositories have no packages for it"
+        })
     }
 }
 
@@ -166,10 +183,15 @@ impl Index {
 mod tests {
     use super::*;
 
-    fn listed(version: &str, sha256: &str) -> Listed {
+    /// A digest that a word stands for.
+    fn digest(word: &str) -> PackageDigest {
+        PackageDigest::parse(&format!("{:0<64}", hex::encode(word))).unwrap()
+    }
+
+    fn listed(version: &str, file: &str) -> Listed {
         let offer = Offer {
-            address: format!("http://h/{sha256}"),
-            sha256: sha256.to_owned(),
+            address: format!("http://h/{file}"),
+            digest: digest(file),
             size: 100,
             is_signed: false,
         };
@@ -186,19 +208,20 @@ mod tests {
     /// A repository with builds of sed for the target and the host: versions and digests.
     fn repository(target: &[(&str, &str)], host: &[(&str, &str)]) -> Repository {
         let mut made = Repository::default();
-        for (version, sha256) in target {
-            made.add_for_target(listed(version, sha256));
+        for (version, file) in target {
+            made.add_for_target(listed(version, file));
         }
-        for (version, sha256) in host {
-            made.add_for_host(listed(version, sha256));
+        for (version, file) in host {
+            made.add_for_host(listed(version, file));
         }
         made
     }
 
     fn twin(repositories: Vec<Repository>, version: &str, archive: Option<&str>) -> Result<String, Lack> {
         let index = Index::new(Format::Deb, repositories);
-        let found = index.twin(&sed(version), archive);
-        found.map(|offer| offer.sha256.clone())
+        let archive = archive.map(|file| vec![digest(file)]);
+        let found = index.twin(&sed(version), archive.as_deref());
+        found.map(|offer| offer.address.trim_start_matches("http://h/").to_owned())
     }
 
     /// The repository that the packages came from.
@@ -254,6 +277,42 @@ mod tests {
         // An older version says nothing: a distribution and its updates.
         let older = repository(&[("4.8-3", "t")], &[("4.8-3", "h")]);
         assert_eq!(twin(vec![older, honest()], "4.9-1", None).unwrap(), "host");
+    }
+
+    #[test]
+    fn a_package_can_be_listed_by_several_kinds_of_digests() {
+        let long = PackageDigest::parse(&"5".repeat(128)).unwrap();
+        let mut other = Repository::default();
+        for (add, file) in [
+            (Repository::add_for_target as fn(&mut _, _), "t"),
+            (Repository::add_for_host, "h"),
+        ] {
+            let mut listed = listed("4.9-1", file);
+            listed.offer.as_mut().unwrap().digest = long.clone();
+            add(&mut other, listed);
+        }
+        let index = Index::new(Format::Rpm, vec![other, repository(&[("4.9-1", "target")], &[])]);
+        assert_eq!(
+            index.kinds(&sed("4.9-1")),
+            BTreeSet::from([DigestKind::Sha256, DigestKind::Sha512])
+        );
+        let twin = |archive: &[PackageDigest]| index.twin(&sed("4.9-1"), Some(archive)).map(|offer| &*offer.address);
+        assert_eq!(twin(&[digest("some"), long.clone()]), Ok("http://h/h"));
+        assert_eq!(twin(&[digest("target"), long]), Err(Lack::Ambiguous));
+        assert_eq!(twin(&[digest("target")]), Err(Lack::Missing));
+    }
+
+    #[test]
+    fn it_is_said_why_nothing_can_be_had() {
+        let why = |repository: Repository| Index::new(Format::Rpm, vec![repository]).why_empty();
+        assert_eq!(why(honest()), None);
+        assert!(why(Repository::default()).unwrap().ends_with("no packages for it"));
+        let mut weak = Repository::default();
+        weak.add_for_host(Listed {
+            id: sed("4.9-1"),
+            offer: None,
+        });
+        assert!(why(weak).unwrap().contains("SHA-512"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tracks the packages that are, or will soon be, in the root, and their counterparts for the host. Reads archives and
 //! the root, and unpacks packages into its own directory.
 
+use kiln_records::PackageDigest;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     ffi::OsString,
@@ -30,7 +31,7 @@ use super::{
     unchanged::may_be_program,
 };
 use crate::{
-    digest,
+    package_digest,
     twins::{
         root::{Root, by_fd},
         table::Table,
@@ -50,7 +51,7 @@ pub(super) struct Package {
     /// if it has none.
     archive: Option<File>,
     /// SHA-256 of its archive, if that was seen.
-    sha256: Option<String>,
+    digests: Option<Vec<PackageDigest>>,
     /// Its state in the root at the last comparison.
     compared: Option<State>,
     /// Its files that were passed on to the directory of twins.
@@ -163,17 +164,17 @@ impl Packages {
         // Nor can an archive be told from others before all of it is there.
         let id = (facts.name.clone(), facts.version.clone());
         if !index.is_arriving(&id, status.len()) {
-            let (_, sha256) = digest::sha256_of(&by_fd(&file))?;
+            let digests = package_digest::of_package(&by_fd(&file), index.kinds(&id))?;
             self.seen.insert(name);
-            self.know(facts, Some((file, sha256)), table);
+            self.know(facts, Some((file, digests)), table);
         }
         Ok(())
     }
 
     /// Records a package, if it is of the target's architecture. `table` decides which of its programs will be tried
     /// as twins. With its `archive`, these are announced, and so before the package is in the root. The archive comes
-    /// with its SHA-256.
-    pub(super) fn know(&mut self, facts: Facts, archive: Option<(File, String)>, table: &Table) {
+    /// with the digests that it may be listed by.
+    pub(super) fn know(&mut self, facts: Facts, archive: Option<(File, Vec<PackageDigest>)>, table: &Table) {
         if facts.arch != self.format.arch(self.target) {
             return;
         }
@@ -181,12 +182,12 @@ impl Packages {
         sums.retain(|sum| may_be_program(&sum.path));
         let is_tried = sums.iter().any(|sum| table.probes(&sum.path).next().is_some());
         let id = (facts.name, facts.version);
-        let (archive, sha256) = archive.unzip();
+        let (archive, digests) = archive.unzip();
         self.known.entry(id).or_insert(Package {
             host: if sums.is_empty() { Host::None } else { Host::Unknown },
             sums,
             archive: archive.filter(|_| is_tried),
-            sha256,
+            digests,
             compared: None,
             paired: Vec::new(),
         });
@@ -212,7 +213,7 @@ impl Packages {
     ) -> io::Result<(usize, Vec<(Id, Lack)>)> {
         let new = |(_, package): &(&Id, &Package)| package.host == Host::Unknown;
         let wanted = self.known.iter().filter(new).take(most);
-        let twin = |(id, package): (&Id, &Package)| (id.clone(), index.twin(id, package.sha256.as_deref()));
+        let twin = |(id, package): (&Id, &Package)| (id.clone(), index.twin(id, package.digests.as_deref()));
         let wanted: Vec<_> = wanted.map(twin).collect();
         if wanted.is_empty() {
             return Ok((0, Vec::new()));

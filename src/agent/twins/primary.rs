@@ -11,6 +11,8 @@ use quick_xml::{
 };
 use reqwest::Url;
 
+use kiln_records::PackageDigest;
+
 use super::index::{Listed, Offer};
 
 /// A package as an index describes it.
@@ -19,7 +21,7 @@ struct Described {
     name: String,
     version: String,
     arch: String,
-    sha256: String,
+    digest: String,
     size: Option<u64>,
     location: Option<String>,
     /// The address that `location` is relative to, if it is not the repository's.
@@ -63,7 +65,7 @@ pub(super) fn read(
                 match (depth, element.name().as_ref()) {
                     (3, b"name") => package.name = std::mem::take(&mut text),
                     (3, b"arch") => package.arch = std::mem::take(&mut text),
-                    (3, b"checksum") if package.sha256.is_empty() => package.sha256 = std::mem::take(&mut text),
+                    (3, b"checksum") if package.digest.is_empty() => package.digest = std::mem::take(&mut text),
                     (2, _) => {
                         let described = std::mem::take(&mut package);
                         let arch = described.arch.clone();
@@ -110,15 +112,13 @@ impl Described {
 
     /// `None` when its description is incomplete, or has a digest of another kind.
     fn offer(self, repository: &Url, is_signed: bool) -> Option<Offer> {
-        let is_digest = self.sha256.len() == 64 && self.sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
         let address = within(self.base.as_ref().unwrap_or(repository), &self.location?)?;
-        let offer = Offer {
+        Some(Offer {
             address: address.into(),
-            sha256: self.sha256.to_ascii_lowercase(),
+            digest: PackageDigest::parse(&self.digest)?,
             size: self.size?,
             is_signed,
-        };
-        is_digest.then_some(offer)
+        })
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(found[0].1.1, "0:5.2-1");
         let bash = Offer {
             address: "http://h/repo/Packages/b/bash-5.2-1.x86_64.rpm?token=1".to_owned(),
-            sha256: SHA256.to_owned(),
+            digest: PackageDigest::parse(SHA256).unwrap(),
             size: 668_582,
             is_signed: true,
         };

@@ -469,7 +469,7 @@ mod tests {
             "<metadata></metadata>",
         )
         .unwrap();
-        assert!(zypper.index().unwrap().is_empty());
+        assert!(zypper.index().unwrap().why_empty().is_some());
     }
 
     #[test]

@@ -93,9 +93,8 @@ impl Source {
             // Some of several repositories may exist for the target only.
             (Self::Zypper(zypper), _) => zypper.index()?,
         };
-        if index.is_empty() {
-            let why = first().unwrap_or("the repositories have no packages for it");
-            return Err(io::Error::other(why));
+        if let Some(why) = index.why_empty() {
+            return Err(io::Error::other(first().unwrap_or(why)));
         }
         Ok(index)
     }

@@ -182,7 +182,7 @@ codes! {
          nothing of the recipe was run",
         "check the engine's runtime";
     NoCapacity = "no_capacity", 500, Failed, Lasting,
-        "a job asks for more memory or disk than the whole host has for jobs",
+        "a job asks for more memory or disk than the whole host has for jobs, or waited for disk space that no job holds",
         "request less, or see `[capacity]`";
     ImageUnreachable = "image_unreachable", 502, Failed, OfStorage,
         "the root file system of the image to change cannot be read from S3; retried",

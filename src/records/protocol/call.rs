@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Event, JobDescription, ObjectSource, Reading};
-use crate::{Account, ArtifactKind, Digests, Failure, Installed, LayerUse, Verdict};
+use crate::{Account, ArtifactKind, Digests, Failure, Installed, LayerUse, PackageDigest, Verdict};
 
 /// The requests that an agent can make, for its own job only. Every call may be repeated: an agent that lost the answer
 /// asks again.
@@ -189,8 +189,8 @@ pub const LARGEST_PACKAGE: u64 = 512 << 20;
 /// A package as described by its repository's signed index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageFile {
-    /// SHA-256 of the file, lower-case hexadecimal.
-    pub sha256: String,
+    /// The digest by which its repository lists it.
+    pub digest: PackageDigest,
     /// Bytes.
     pub size: u64,
 }
