@@ -624,6 +624,27 @@ fn foreign_rpm_roots_by_zypper_and_dnf() {
     }
 }
 
+/// zypper's collections are packages that say so, and dnf's are in a list of the repository.
+#[test]
+fn collections_products_and_environments_are_found() {
+    needs!(support::no_namespaces());
+    let repository = Repository::native();
+    for (manager, wanted) in [
+        ("zypper", r#"<namedCollection name="node"/><product name="Tiny"/>"#),
+        ("dnf4", r#"<namedCollection name="node"/>"#),
+        ("dnf4", r#"<namedCollection name="tiny-environment"/>"#),
+    ] {
+        let last = "<package name=\"tiny-kernel\"/>";
+        let recipe = Recipe::copy_of("rpm-minimal")
+            .with_config(last, &format!("{last}{wanted}"))
+            .with("config.sh", "test \"$(cat /etc/extra)\" = extra\n");
+        let manager = format!("--set=package_manager={manager}");
+        Kiln::new()
+            .run(["build", recipe.path(), &manager, &repository.set()])
+            .ok();
+    }
+}
+
 #[test]
 fn scripts_of_rpms_that_fail_are_in_the_result_and_decide_where_that_is_wanted() {
     needs!(support::no_namespaces());

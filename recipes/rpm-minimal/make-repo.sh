@@ -84,6 +84,7 @@ Summary: Says what this system is
 BuildArch: noarch
 Requires: tiny-filesystem
 Provides: system-release = %{version}
+Provides: product() = Tiny
 %description -n tiny-release
 Says what this system is.
 
@@ -101,6 +102,22 @@ BuildArch: noarch
 Requires(post): tiny-shell
 %description -n tiny-failing
 A shell script and one in rpm's own Lua, which fail after the installation. No recipe has it.
+
+%package -n tiny-extra
+Summary: What a collection brings
+BuildArch: noarch
+Requires: tiny-filesystem
+%description -n tiny-extra
+A file that is in a collection. No recipe has it.
+
+%package -n patterns-tiny-node
+Summary: A pattern, as SUSE has them
+BuildArch: noarch
+Requires: tiny-extra
+Provides: pattern() = node
+Provides: pattern-visible()
+%description -n patterns-tiny-node
+A package that says that it is a collection.
 
 %install
 cd %{buildroot}
@@ -126,6 +143,8 @@ R
 install -m 644 %{_topdir}/SOURCES/vmlinuz boot/vmlinuz-%{kver}
 : > usr/lib/modules/%{kver}/modules.dep
 
+echo extra > etc/extra
+
 %post -n tiny-kernel
 cd /etc && echo os-release | cpio -o -H newc 2> /dev/null | gzip -9 > /boot/initrd-%{kver}
 uname -m > /boot/installed-on
@@ -137,6 +156,11 @@ exit 3
 error("no such thing")
 
 %files -n tiny-failing
+
+%files -n tiny-extra
+/etc/extra
+
+%files -n patterns-tiny-node
 
 %files -n tiny-filesystem
 %dir /boot
@@ -184,4 +208,28 @@ S
 rpmbuild --quiet --define "_topdir $top" --define "_rpmdir $top/RPMS" --define "_tmppath $top" \
     --target "$arch" -bb "$top/SPECS/tiny.spec"
 find "$top/RPMS" -name '*.rpm' -exec cp -t "$out" {} +
-createrepo_c --quiet "$out"
+cat > "$top/comps.xml" <<'C'
+<?xml version="1.0" encoding="UTF-8"?>
+<comps>
+  <group>
+    <id>node</id>
+    <name>A node</name>
+    <name xml:lang="de">Ein Knoten</name>
+    <description>A group, as Red Hat has them</description>
+    <default>false</default>
+    <uservisible>true</uservisible>
+    <packagelist>
+      <packagereq type="mandatory">tiny-extra</packagereq>
+      <packagereq type="optional">tiny-failing</packagereq>
+    </packagelist>
+  </group>
+  <environment>
+    <id>tiny-environment</id>
+    <name>Tiny</name>
+    <description>An environment</description>
+    <display_order>1</display_order>
+    <grouplist><groupid>node</groupid></grouplist>
+  </environment>
+</comps>
+C
+createrepo_c --quiet --groupfile "$top/comps.xml" "$out"

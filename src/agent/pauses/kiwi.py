@@ -27,6 +27,7 @@ from kiwi.system.setup import SystemSetup
 import kiln_arrivals
 import kiln_ended
 import kiln_functions
+import kiln_groups
 import kiln_reading
 import kiln_refusals
 import kiln_scripts
@@ -41,7 +42,7 @@ with open("/proc/self/comm", "w") as name:
 # away, so that neither a package nor the script that runs before can depend on them.
 LATE = ("config.sh", "images.sh")
 
-# What will be installed, for the agent: the SHA-256, the size and the path below kiwi's cache of each package.
+# What will be installed, for the agent: the digest, the size and the path below kiwi's cache of each package.
 WANTED = "/run/kiln-wanted-packages"
 
 # A directory without packages.
@@ -123,7 +124,8 @@ def wanted_later(state):
             return [*packages, *(f"@{name}" for name in collections)]
         case "zypper":
             products = state.get_system_products()
-            return [*packages, *(f"pattern:{name}" for name in collections), *(f"product:{name}" for name in products)]
+            named = kiln_groups.capabilities
+            return [*packages, *named("pattern", collections), *named("product", products)]
 
 
 class AskingCommand(Command):
@@ -134,6 +136,7 @@ class AskingCommand(Command):
         if answer == "brought" and command[-1] == "update":
             # The lists are there already.
             return None
+        environment = kiln_groups.environment(command, environment)
         result = Command.run(command, *environment, **options)
         # The first update is that of the new root's lists.
         if wanted is not None and command[0] == "apt-get" and command[-1] == "update":
@@ -154,6 +157,7 @@ class AskingCommand(Command):
             # After the file of settings, which has another place.
             place = command.index("--auto-remove")
             command = [*command[:place], "-o", f"Dir::State::status={INSTALLED}", *command[place:]]
+        environment = kiln_groups.environment(command, environment)
         listing = {"dnf4": list_by_dnf, "dnf-3": list_by_dnf, "zypper": list_by_zypper}.get(command[0])
         if wanted is not None and listing:
             say_wanted(listing, command, *environment)
@@ -252,6 +256,7 @@ def install_missing(self, manager):
 
 
 kiln_functions.let_go_on()
+kiln_groups.install(zypper.PackageManagerZypper)
 kiln_refusals.install()
 command_process.CommandIterator = kiln_scripts.Lines
 apt.Command = dnf4.Command = zypper.Command = AskingCommand

@@ -60,17 +60,19 @@ use crate::{
 const PROGRAM: &str = "/run/kiwi-ng";
 
 /// The programs in the sandbox, with their places: that one, what it imports, and what it lets dnf and zypper run.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 13] = [
     (PROGRAM, include_str!("kiwi.py")),
     ("/run/kiln_functions.py", include_str!("functions.py")),
     ("/run/kiln_arrivals.py", include_str!("arrivals.py")),
     ("/run/kiln_ended.py", include_str!("ended.py")),
+    ("/run/kiln_groups.py", include_str!("groups.py")),
     ("/run/kiln_reading.py", include_str!("reading.py")),
     ("/run/kiln_refusals.py", include_str!("refusals.py")),
     ("/run/kiln_scripts.py", include_str!("scripts.py")),
     ("/run/kiln_warnings.py", include_str!("warnings.py")),
     (TRUST, include_str!("trust.py")),
     ("/run/kiln-dnf/wanted.py", include_str!("dnf_plugin.py")),
+    ("/run/kiln-dnf-modules/libcomps.py", include_str!("dnf_comps.py")),
     ("/run/kiln-zypper-list.py", include_str!("zypper_list.py")),
 ];
 
