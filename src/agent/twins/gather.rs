@@ -252,7 +252,7 @@ impl Gatherer {
             } else {
                 Ok(Vec::new())
             };
-            let changes = match self.change(told, functions, &mut twin, &original) {
+            let mut changes = match self.change(told, functions, &mut twin, &original) {
                 Ok(changes) => changes,
                 Err(why) => {
                     refused.extend(paths.first().map(|path| Refused::new(path, Ground::Untold, &why)));
@@ -266,6 +266,16 @@ impl Gatherer {
                     found.item.verdict = Verdict::Refused;
                 }
                 found.item.finding = finding.filter(|_| is_library);
+                // Programs that the table names use it all the same.
+                if found.item.finding.is_some() {
+                    match self.change(None, Some(&[]), &mut twin, &original) {
+                        Ok(more) => changes += more,
+                        Err(why) => {
+                            refused.extend(paths.first().map(|path| Refused::new(path, Ground::Untold, &why)));
+                            return Ok(None);
+                        }
+                    }
+                }
             }
             found.content = (changes > 0).then_some(twin);
         }

@@ -37,6 +37,9 @@ const READING: Duration = Duration::from_secs(65);
 /// The most bytes of an answer; the rest is cut.
 const LONGEST_ANSWER: usize = 1 << 20;
 
+/// How often a question is put to a program whose answers change.
+const MOST_ROUNDS: u32 = 20;
+
 /// The number of programs questioned at the same time.
 pub(super) const ASKERS: usize = 2;
 
@@ -173,9 +176,9 @@ impl Place<'_> {
         let call = call::words(&trial.path, &twin);
         for question in questions {
             let question: Vec<&str> = question.iter().map(String::as_str).collect();
-            let emulated = self.emulated(&[&[&*trial.path], &*question].concat(), Errors::Kept)?;
-            let native = self.run(&environment, &[&call, &*question].concat(), Errors::Kept)?;
-            if emulated != native {
+            let emulated = || self.emulated(&[&[&*trial.path], &*question].concat(), Errors::Kept);
+            let native = || self.run(&environment, &[&call, &*question].concat(), Errors::Kept);
+            if !are_equal(emulated, native)? {
                 return Ok(false);
             }
         }
@@ -191,9 +194,28 @@ impl Place<'_> {
     }
 }
 
+/// Whether both answers are equal, asked for again where the first one changes: files of the root are being installed.
+fn are_equal<T: PartialEq>(
+    mut one: impl FnMut() -> io::Result<T>,
+    mut other: impl FnMut() -> io::Result<T>,
+) -> io::Result<bool> {
+    let mut before = one()?;
+    for _ in 0..MOST_ROUNDS {
+        if before == other()? {
+            return Ok(true);
+        }
+        let now = one()?;
+        if now == before {
+            return Ok(false);
+        }
+        before = now;
+    }
+    Err(io::Error::other("its answers change all the time"))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{cell::Cell, io::Write};
 
     use super::*;
 
@@ -211,6 +233,20 @@ mod tests {
             assert_eq!(is_known(text.as_bytes()), known, "{text}");
         }
         assert!(!is_known(b"musl libc (aarch64)\nVersion 1.2.3"));
+    }
+
+    #[test]
+    fn answers_that_differ_because_the_root_changes_are_asked_for_again() {
+        let files = Cell::new(0);
+        let grown = || {
+            files.set((files.get() + 1).min(7));
+            Ok(files.get())
+        };
+        assert!(are_equal(grown, grown).unwrap());
+        assert!(!are_equal(|| Ok(1), || Ok(2)).unwrap());
+        assert!(are_equal(|| Ok(1), || Ok(1)).unwrap());
+        let (count, next) = (Cell::new(0), |count: &Cell<u32>| Ok(count.replace(count.get() + 1)));
+        are_equal(|| next(&count), || next(&count)).unwrap_err();
     }
 
     #[test]

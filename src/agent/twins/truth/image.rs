@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use object::{
     LittleEndian, U32, U64, elf,
-    read::elf::{FileHeader, ProgramHeader, SectionHeader},
+    read::elf::{ElfFile, FileHeader, ProgramHeader, SectionHeader, Sym},
 };
 
 use super::Untold;
@@ -80,6 +80,30 @@ impl Image {
         }
         Ok(image)
     }
+}
+
+/// The addresses of the exported functions of these names.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub(super) fn exported(file: &[u8], names: &[String]) -> Result<Vec<Range<u64>>, Untold> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let broken = |error: object::read::Error| Untold::new(format!("not a whole ELF file: {error}"));
+    let parsed = ElfFile::<Header>::parse(file).map_err(broken)?;
+    let sections = parsed.elf_header().sections(LittleEndian, file).map_err(broken)?;
+    let symbols = sections.symbols(LittleEndian, file, elf::SHT_DYNSYM).map_err(broken)?;
+    let mut found = Vec::new();
+    for symbol in symbols.iter().filter(|symbol| !symbol.is_undefined(LittleEndian)) {
+        let name = symbol.name(LittleEndian, symbols.strings()).map_err(broken)?;
+        if names.iter().any(|wanted| wanted.as_bytes() == name) {
+            let begin = symbol.st_value(LittleEndian);
+            found.push(begin..begin.saturating_add(symbol.st_size(LittleEndian)));
+        }
+    }
+    Ok(found)
 }
 
 fn range_in(file: &[u8], offset: u64, size: u64) -> Option<Range<usize>> {

@@ -11,6 +11,7 @@
 //! ([`Table::probes`](super::table::Table::probes)).
 
 mod apt_name;
+mod chars;
 mod image;
 mod instructions;
 mod moves;
@@ -74,6 +75,12 @@ pub fn tell(path: &str, twin: &mut Vec<u8>, original: &[u8], host: Arch, target:
             }
             Answer::Operands => instructions::change_name(twin, &image, host, target)?,
             Answer::CpuLevel => instructions::hide_cpu_level(twin, &image),
+            Answer::Chars(function) if host == Arch::X86_64 => chars::unsigned(twin, &image, function)?,
+            // Its instructions are not known, and of the others x86_64 alone has signed ones.
+            Answer::Chars(_) if target == Arch::X86_64 => {
+                return Err(Untold::new("it takes bytes as unsigned"));
+            }
+            Answer::Chars(_) => 0,
         };
     }
     Ok(told)

@@ -11,6 +11,8 @@ pub(super) enum Answer {
     Operands,
     /// The x86_64 level that librpm measures.
     CpuLevel,
+    /// A function that takes each `char` as the CPU does: signed on x86_64, and unsigned elsewhere.
+    Chars(&'static str),
 }
 
 /// Files of these names contain strings with the architecture of their build. A `*` at the end stands for any text.
@@ -34,6 +36,8 @@ const SPEAKERS: &[&str] = &[
     // the architecture of packages
     "dpkg*",
     "libapt-*",
+    // the directory of its plugins
+    "libdnf.so*",
     // MAKE_HOST, LD_PRELOAD for the child, directories that they list
     "make",
     "stdbuf",
@@ -53,6 +57,9 @@ pub(super) fn answers_of(path: &str) -> &'static [Answer] {
         &[Answer::Converters]
     } else if name.starts_with("librpm.so") {
         &[Answer::CpuLevel]
+    } else if name.starts_with("libgdbm.so") {
+        // A key's place in a database (hash.c).
+        &[Answer::Chars("_gdbm_hash")]
     } else if name.starts_with("libapt-pkg.so") {
         // The code is compared with the text that it refers to, so the text changes last.
         &[Answer::Operands, Answer::Strings]

@@ -8,13 +8,8 @@
 use std::ops::Range;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
-use object::{
-    LittleEndian,
-    elf::{FileHeader64, SHT_DYNSYM},
-    read::elf::{ElfFile, FileHeader, Sym},
-};
 
-use super::{Image, Untold};
+use super::{Image, Untold, image::exported};
 use crate::twins::{long_double::Computing, modes};
 
 /// The instruction that is defined to be undefined.
@@ -43,7 +38,7 @@ pub fn set(twin: &mut [u8], except: &[String]) -> Result<usize, Untold> {
 /// The file cannot be read, or sets modes of floating point.
 pub fn computing(file: &[u8], except: &[String]) -> Result<Vec<Range<usize>>, Untold> {
     let image = Image::read(file)?;
-    let except = addresses(file, except)?;
+    let except = exported(file, except)?;
     let mut found = Vec::new();
     for part in &image.code {
         let mut decoder = Decoder::with_ip(64, &file[part.bytes.clone()], part.address, DecoderOptions::NONE);
@@ -62,26 +57,6 @@ pub fn computing(file: &[u8], except: &[String]) -> Result<Vec<Range<usize>>, Un
             if !is_excepted(part.address + place.start as u64) {
                 found.push(part.bytes.start + place.start..part.bytes.start + place.end);
             }
-        }
-    }
-    Ok(found)
-}
-
-/// The addresses of exported functions.
-fn addresses(file: &[u8], names: &[String]) -> Result<Vec<Range<u64>>, Untold> {
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
-    let broken = |error: object::read::Error| Untold::new(format!("not a whole ELF file: {error}"));
-    let elf = ElfFile::<FileHeader64<LittleEndian>>::parse(file).map_err(broken)?;
-    let sections = elf.elf_header().sections(LittleEndian, file).map_err(broken)?;
-    let symbols = sections.symbols(LittleEndian, file, SHT_DYNSYM).map_err(broken)?;
-    let mut found = Vec::new();
-    for symbol in symbols.iter().filter(|symbol| !symbol.is_undefined(LittleEndian)) {
-        let name = symbol.name(LittleEndian, symbols.strings()).map_err(broken)?;
-        if names.iter().any(|wanted| wanted.as_bytes() == name) {
-            let begin = symbol.st_value(LittleEndian);
-            found.push(begin..begin.saturating_add(symbol.st_size(LittleEndian)));
         }
     }
     Ok(found)
