@@ -1,4 +1,4 @@
-//! The names of an initrd's files. Works on readers, with limits: an initrd's content may be hostile. No I/O of its own.
+//! The files of an initrd. Works on readers, with limits: an initrd's content may be hostile. No I/O of its own.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result};
 
@@ -24,17 +24,40 @@ pub enum Extent {
     Unknown,
 }
 
+/// A file of an initrd, as its header has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// Its path.
+    pub name: &'a [u8],
+    /// Its type and permissions, as of `st_mode`.
+    pub mode: u32,
+    /// Bytes of its content.
+    pub size: u64,
+}
+
+/// Looks at a file and its content, of which it need not read anything. Whether it has seen enough.
+type Look<'a> = &'a mut dyn FnMut(Entry<'_>, &mut dyn Read) -> Result<bool>;
+
 /// Has `look` look at the names of all files, in their order, until it has seen enough and says so.
 ///
 /// # Errors
 ///
 /// When it cannot be read, or is damaged.
 pub fn names(input: &mut dyn BufRead, look: &mut dyn FnMut(&[u8]) -> bool) -> Result<Extent> {
+    files(input, &mut |entry, _| Ok(look(entry.name)))
+}
+
+/// Has `look` look at all files, in their order, until it has seen enough and says so.
+///
+/// # Errors
+///
+/// When it cannot be read, or is damaged, or `look` fails.
+pub fn files(input: &mut dyn BufRead, look: Look<'_>) -> Result<Extent> {
     archives(input, look, true)
 }
 
 /// Reads archives one after the other, as the kernel does; the last one is usually packed.
-fn archives(input: &mut dyn BufRead, look: &mut dyn FnMut(&[u8]) -> bool, may_be_packed: bool) -> Result<Extent> {
+fn archives(input: &mut dyn BufRead, look: Look<'_>, may_be_packed: bool) -> Result<Extent> {
     loop {
         let start = loop {
             let start = input.fill_buf()?;
@@ -64,7 +87,7 @@ fn archives(input: &mut dyn BufRead, look: &mut dyn FnMut(&[u8]) -> bool, may_be
 }
 
 /// Reads an archive up to its end, or until enough was seen; whether that was so.
-fn archive(input: &mut dyn BufRead, look: &mut dyn FnMut(&[u8]) -> bool) -> Result<bool> {
+fn archive(input: &mut dyn BufRead, look: Look<'_>) -> Result<bool> {
     loop {
         let mut header = [0; HEADER];
         input.read_exact(&mut header)?;
@@ -79,11 +102,13 @@ fn archive(input: &mut dyn BufRead, look: &mut dyn FnMut(&[u8]) -> bool) -> Resu
         if name == b"TRAILER!!!" {
             return Ok(false);
         }
-        if look(name) {
+        let mode = u32::try_from(field(&header, 14)?).map_err(|_| damaged())?;
+        let mut content = input.take(size);
+        if look(Entry { name, mode, size }, &mut content)? {
             return Ok(true);
         }
-        let content = size.next_multiple_of(4);
-        if std::io::copy(&mut input.take(content), &mut std::io::sink())? < content {
+        let left = content.limit() + (size.next_multiple_of(4) - size);
+        if std::io::copy(&mut input.take(left), &mut std::io::sink())? < left {
             return Err(damaged());
         }
     }

@@ -2,15 +2,19 @@
 //! it was built. Reads and writes files of the root.
 //!
 //! The rule: a file that was written since the job began, and that not every user of the image may read, is a secret,
-//! unless it is known to have none. A root with a secret that cannot be made anew is never shared.
+//! unless it is known to have none. A root with a secret that cannot be made anew is never shared. An initrd, which scripts of
+//! kernels make, is private as a whole; the rule holds for each file in it that is not one of the root.
 
 use std::{
-    io::{self, Write},
+    io::{self, BufReader, Read, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
+use kiln_records::initrd::{Entry, Extent, files};
 use uuid::Uuid;
+
+use crate::twins::Root;
 
 /// Files that are private and have no secret of this root.
 const KNOWN: [&str; 4] = ["var/log", "var/cache/ldconfig/aux-cache", "etc/subuid-", "etc/subgid-"];
@@ -27,6 +31,9 @@ const ACCOUNTS: [&str; 6] = [
 
 /// debconf's answers that are passwords.
 const PASSWORDS: &str = "var/cache/debconf/passwords.dat";
+
+/// Where libzypp keeps the cookies that repositories set.
+const COOKIES: &str = "var/lib/YaST2/cookies";
 
 /// The kinds of SSH host keys that a root may have.
 const KEYS: [&str; 4] = ["rsa", "ecdsa", "ed25519", "dsa"];
@@ -75,7 +82,7 @@ pub(super) fn find(root: &Path, begun: i64, others: &[PathBuf]) -> io::Result<Ow
             let shown = path.to_string_lossy().into_owned();
             if kind_of_key(&shown).is_some() {
                 own.anew.push(shown);
-            } else if !is_harmless(root, &path, found.size())? {
+            } else if !is_harmless(root, &path, found.size())? && !is_harmless_initrd(root, &path)? {
                 own.secrets.push(shown);
             }
         }
@@ -90,19 +97,79 @@ fn is_harmless(root: &Path, path: &Path, size: u64) -> io::Result<bool> {
         return Ok(true);
     }
     let is = |known: &str| path == Path::new(known);
-    if size > LONGEST || !(ACCOUNTS.iter().any(|known| is(known)) || is(PASSWORDS)) {
+    if size > LONGEST || !(ACCOUNTS.iter().any(|known| is(known)) || is(PASSWORDS) || is(COOKIES)) {
         return Ok(false);
     }
     let text = fs_err::read(root.join(path))?;
-    let text = String::from_utf8_lossy(&text);
-    Ok(if is(PASSWORDS) {
+    if is(COOKIES) {
+        return Ok(has_no_cookie(&text));
+    }
+    Ok(has_no_password(&text, is(PASSWORDS)))
+}
+
+/// Whether nobody can log in with what a file of accounts has, or of debconf's `answers`.
+fn has_no_password(text: &[u8], answers: bool) -> bool {
+    let text = String::from_utf8_lossy(text);
+    if answers {
         text.lines()
             .all(|line| line.strip_prefix("Value:").is_none_or(|value| value.trim().is_empty()))
     } else {
         // crypt(5): a password that is no hash cannot be entered. `x` says that it is in the shadow file.
         let locked = |password: &str| password.bytes().all(|byte| matches!(byte, b'*' | b'!')) || password == "x";
         text.lines().all(|line| line.split(':').nth(1).is_none_or(locked))
-    })
+    }
+}
+
+/// Whether a file of curl's cookies has none. Only the mark of a hidden cookie looks like a comment.
+fn has_no_cookie(text: &[u8]) -> bool {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    lines.all(|line| line.trim_ascii().is_empty() || (line.starts_with(b"#") && !line.starts_with(b"#HttpOnly_")))
+}
+
+/// Whether this is an initrd in which nothing can be a secret of this root.
+fn is_harmless_initrd(root: &Path, path: &Path) -> io::Result<bool> {
+    let name = path.strip_prefix("boot").ok().and_then(Path::to_str);
+    if !name.is_some_and(|name| name.starts_with("init") && !name.contains('/')) {
+        return Ok(false);
+    }
+    let opened = Root::open(root)?;
+    let mut has_secret = false;
+    let extent = files(
+        &mut BufReader::new(fs_err::File::open(root.join(path))?),
+        &mut |entry, content| {
+            has_secret = is_secret(&opened, entry, content)?;
+            Ok(has_secret)
+        },
+    );
+    // One that cannot be read to its end may have anything.
+    Ok(!has_secret && extent.is_ok_and(|extent| extent == Extent::Whole))
+}
+
+/// Whether a file of an initrd may be a secret: those that not everybody may read, unless the root has the same, and the
+/// root's own name.
+fn is_secret(root: &Root, entry: Entry<'_>, content: &mut dyn Read) -> io::Result<bool> {
+    const KIND: u32 = 0o170_000;
+    const FILE: u32 = 0o100_000;
+    let Ok(name) = std::str::from_utf8(entry.name) else {
+        return Ok(true);
+    };
+    let name = name.trim_start_matches("./").trim_start_matches('/');
+    let is_name = name == "etc/machine-id";
+    if entry.mode & KIND != FILE || entry.size == 0 || (entry.mode & 0o004 != 0 && !is_name) {
+        return Ok(false);
+    }
+    if entry.size > LONGEST {
+        return Ok(true);
+    }
+    let mut text = Vec::new();
+    content.read_to_end(&mut text)?;
+    if is_name {
+        return Ok(text.trim_ascii() != b"uninitialized");
+    }
+    if ACCOUNTS.contains(&name) {
+        return Ok(!has_no_password(&text, false));
+    }
+    Ok(root.content(Path::new(name), LONGEST) != Some(text))
 }
 
 /// Gives a root that was another one's names of its own: those of its machine, and of its installation of zypper.
@@ -179,6 +246,77 @@ mod tests {
         );
         // What a package brought is older than the job.
         assert_eq!(find(root.path(), i64::MAX, &[]).unwrap(), Own::default());
+    }
+
+    /// An archive in cpio's "new" format, of regular files.
+    fn archive(files: &[(&str, u32, &str)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (name, mode, content) in files.iter().chain(&[("TRAILER!!!", 0, "")]) {
+            let [size, length] = [content.len(), name.len() + 1];
+            let mode = 0o100_000 | mode;
+            let header = format!(
+                "070701{:08x}{mode:08x}{:032x}{size:08x}{:032x}{length:08x}{:08x}",
+                0,
+                1_u64 << 32,
+                0,
+                0
+            );
+            bytes.extend(format!("{header}{name}\0").bytes());
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes.extend(content.bytes());
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn an_initrd_is_private_as_a_whole_and_has_no_secret() {
+        let harmless = [
+            ("etc/plain", 0o644, "made by dracut"),
+            ("./etc/munge.conf", 0o640, "the package's"),
+            ("etc/shadow", 0o600, "root:*:1::\n"),
+            ("etc/machine-id", 0o444, "uninitialized\n"),
+        ];
+        let secrets_of = |initrd: &str, content: &[u8]| {
+            let root = root(&[("etc/munge.conf", 0o644, "the package's"), (initrd, 0o600, "")]);
+            fs_err::write(root.path().join(initrd), content).unwrap();
+            find(root.path(), 1, &[]).unwrap().secrets
+        };
+        let with = |more| archive(&[&harmless[..], &[more]].concat());
+        let none: [&str; 0] = [];
+        assert_eq!(secrets_of("boot/initrd-6.4", &archive(&harmless)), none);
+        assert_eq!(secrets_of("boot/initramfs-6.4.img", &archive(&harmless)), none);
+        let is_secret = |content: &[u8]| secrets_of("boot/initrd-6.4", content) == ["boot/initrd-6.4"];
+        assert!(is_secret(&with(("root/.ssh/id_ed25519", 0o600, "key"))));
+        assert!(is_secret(&with(("etc/munge.conf", 0o640, "another"))));
+        assert!(is_secret(&with(("etc/shadow", 0o600, "root:$y$j9T$x:1::\n"))));
+        assert!(is_secret(&with((
+            "etc/machine-id",
+            0o444,
+            "0123456789abcdef0123456789abcdef"
+        ))));
+        // What cannot be read to its end, and what lies elsewhere.
+        let whole = archive(&harmless);
+        assert!(is_secret(&whole[..whole.len() / 2]) && is_secret(b"what may that be") && is_secret(&[0x28, 0xb5]));
+        assert_eq!(secrets_of("srv/initrd-6.4", &whole), ["srv/initrd-6.4"]);
+    }
+
+    #[test]
+    fn cookies_of_a_repository_are_secrets() {
+        let is_secret = |text: &str| {
+            !find(root(&[(COOKIES, 0o600, text)]).path(), 1, &[])
+                .unwrap()
+                .secrets
+                .is_empty()
+        };
+        let none = "# Netscape HTTP Cookie File\n# This file was generated by libcurl!\n\n";
+        assert!(!is_secret(none));
+        for cookie in [
+            ".h\tTRUE\t/\tFALSE\t0\tid\tx\n",
+            "#HttpOnly_.h\tTRUE\t/\tFALSE\t0\tid\tx\n",
+        ] {
+            assert!(is_secret(&format!("{none}{cookie}")), "{cookie}");
+        }
     }
 
     #[test]
