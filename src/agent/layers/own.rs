@@ -19,21 +19,21 @@ use crate::twins::Root;
 /// Files that are private and have no secret of this root.
 const KNOWN: [&str; 4] = ["var/log", "var/cache/ldconfig/aux-cache", "etc/subuid-", "etc/subgid-"];
 
-/// Files of accounts, whose passwords are secrets.
-const ACCOUNTS: [&str; 6] = [
-    "etc/shadow",
-    "etc/shadow-",
-    "etc/gshadow",
-    "etc/gshadow-",
-    "etc/passwd-",
-    "etc/group-",
+/// Private files that have no secret if their content passes a check.
+const CHECKED: [(&str, Check); 8] = [
+    ("etc/shadow", has_no_password),
+    ("etc/shadow-", has_no_password),
+    ("etc/gshadow", has_no_password),
+    ("etc/gshadow-", has_no_password),
+    ("etc/passwd-", has_no_password),
+    ("etc/group-", has_no_password),
+    // debconf's answers that are passwords, and the cookies of repositories, as libzypp keeps them.
+    ("var/cache/debconf/passwords.dat", has_no_answer),
+    ("var/lib/YaST2/cookies", has_no_cookie),
 ];
 
-/// debconf's answers that are passwords.
-const PASSWORDS: &str = "var/cache/debconf/passwords.dat";
-
-/// Where libzypp keeps the cookies that repositories set.
-const COOKIES: &str = "var/lib/YaST2/cookies";
+/// Whether a file's content has no secret.
+type Check = fn(&[u8]) -> bool;
 
 /// The kinds of SSH host keys that a root may have.
 const KEYS: [&str; 4] = ["rsa", "ecdsa", "ed25519", "dsa"];
@@ -96,28 +96,32 @@ fn is_harmless(root: &Path, path: &Path, size: u64) -> io::Result<bool> {
     if KNOWN.iter().any(|known| path.starts_with(known)) {
         return Ok(true);
     }
-    let is = |known: &str| path == Path::new(known);
-    if size > LONGEST || !(ACCOUNTS.iter().any(|known| is(known)) || is(PASSWORDS) || is(COOKIES)) {
-        return Ok(false);
+    match path.to_str().and_then(check_of) {
+        Some(check) if size <= LONGEST => Ok(check(&fs_err::read(root.join(path))?)),
+        _ => Ok(false),
     }
-    let text = fs_err::read(root.join(path))?;
-    if is(COOKIES) {
-        return Ok(has_no_cookie(&text));
-    }
-    Ok(has_no_password(&text, is(PASSWORDS)))
 }
 
-/// Whether nobody can log in with what a file of accounts has, or of debconf's `answers`.
-fn has_no_password(text: &[u8], answers: bool) -> bool {
+/// The check of the file at `path` in a root or an initrd, if there is one.
+fn check_of(path: &str) -> Option<Check> {
+    let known = CHECKED.into_iter().find(|(known, _)| *known == path);
+    known.map(|(_, check)| check)
+}
+
+/// Whether nobody can log in with a password that a file of accounts has.
+fn has_no_password(text: &[u8]) -> bool {
+    // crypt(5): a password that is no hash cannot be entered. `x` says that it is in the shadow file.
+    let locked = |password: &str| password.bytes().all(|byte| matches!(byte, b'*' | b'!')) || password == "x";
     let text = String::from_utf8_lossy(text);
-    if answers {
-        text.lines()
-            .all(|line| line.strip_prefix("Value:").is_none_or(|value| value.trim().is_empty()))
-    } else {
-        // crypt(5): a password that is no hash cannot be entered. `x` says that it is in the shadow file.
-        let locked = |password: &str| password.bytes().all(|byte| matches!(byte, b'*' | b'!')) || password == "x";
-        text.lines().all(|line| line.split(':').nth(1).is_none_or(locked))
-    }
+    let mut passwords = text.lines().filter_map(|line| line.split(':').nth(1));
+    passwords.all(locked)
+}
+
+/// Whether a file of debconf's answers has none.
+fn has_no_answer(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let mut values = text.lines().filter_map(|line| line.strip_prefix("Value:"));
+    values.all(|value| value.trim().is_empty())
 }
 
 /// Whether a file of curl's cookies has none. Only the mark of a hidden cookie looks like a comment.
@@ -166,10 +170,10 @@ fn is_secret(root: &Root, entry: Entry<'_>, content: &mut dyn Read) -> io::Resul
     if is_name {
         return Ok(text.trim_ascii() != b"uninitialized");
     }
-    if ACCOUNTS.contains(&name) {
-        return Ok(!has_no_password(&text, false));
-    }
-    Ok(root.content(Path::new(name), LONGEST) != Some(text))
+    Ok(match check_of(name) {
+        Some(check) => !check(&text),
+        None => root.content(Path::new(name), LONGEST) != Some(text),
+    })
 }
 
 /// Gives a root that was another one's names of its own: those of its machine, and of its installation of zypper.
@@ -304,7 +308,7 @@ mod tests {
     #[test]
     fn cookies_of_a_repository_are_secrets() {
         let is_secret = |text: &str| {
-            !find(root(&[(COOKIES, 0o600, text)]).path(), 1, &[])
+            !find(root(&[("var/lib/YaST2/cookies", 0o600, text)]).path(), 1, &[])
                 .unwrap()
                 .secrets
                 .is_empty()
