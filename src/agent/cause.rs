@@ -49,7 +49,7 @@ const KEYMAP: &str =
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 65] = [
+const TABLE: [Known; 66] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -113,6 +113,11 @@ const TABLE: [Known; 65] = [
     known(&["has no installation candidate"], Code::PackageNotFound, PACKAGE),
     known(&["no provider of"], Code::PackageNotFound, PACKAGE),
     known(&["no match for argument"], Code::PackageNotFound, PACKAGE),
+    known(
+        &["module or group '", "' is not available"],
+        Code::PackageNotFound,
+        PACKAGE,
+    ),
     known(&["package '", "' not found"], Code::PackageNotFound, PACKAGE),
     known(&["nothing provides"], Code::UnmetDependency, NEEDS),
     known(&["depends:", "but it is not"], Code::UnmetDependency, NEEDS),
@@ -248,7 +253,7 @@ mod tests {
     }
 
     /// Real output of tools, the code, and the line with the cause.
-    const SAID: [(&str, Code, &str); 30] = [
+    const SAID: [(&str, Code, &str); 31] = [
         (
             "Reading package lists...\nE: Release file for http://deb.example.org/debian/dists/tiny/InRelease is expired (invalid \
              since 7d 0h 1min 2s). Updates for this repository will not be applied.",
@@ -377,6 +382,12 @@ mod tests {
             "No match for argument: no-such-thing\nError: Unable to find a match: no-such-thing",
             Code::PackageNotFound,
             "No match for argument: no-such-thing",
+        ),
+        (
+            "No matches found for the following enable plugin patterns: priorities\n\
+             Module or Group 'no-such' is not available.\nError: Nothing to do.",
+            Code::PackageNotFound,
+            "Module or Group 'no-such' is not available.",
         ),
         (
             "/bin/sh: 1: /usr/bin/helper: Exec format error\ndpkg: error processing package helper (--configure):",
