@@ -58,7 +58,7 @@ pub(super) async fn examine(config: &Config) -> Option<Finding> {
 /// What has used up four fifths of its budget.
 fn near_end(count: &Count, of_all: u32, of_caller: u32) -> Vec<String> {
     let is_near = |number: u64, most: u32| most > 0 && number * 5 >= u64::from(most) * 4;
-    let (kind, mut near) = (count.kind, Vec::new());
+    let (kind, mut near) = (count.kind.replace('_', " "), Vec::new());
     if is_near(count.all, of_all) {
         near.push(format!("{} of {of_all} {kind}", count.all));
     }

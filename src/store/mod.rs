@@ -575,7 +575,8 @@ pub enum StoreError {
     Exists,
     /// There are as many records of this kind as one caller may have made, or as there may be.
     #[error(
-        "there are as many {kind} as {}: {most} ([limits] {}); delete some, or have the site allow more",
+        "there are as many {} as {}: {most} ([limits] {}); delete some, or have the site allow more",
+        .kind.replace('_', " "),
         if *.is_own { "one caller may have made" } else { "there may be" },
         if *.is_own { "records_of_caller" } else { "records" },
     )]

@@ -150,5 +150,12 @@ async fn a_caller_makes_so_many_records_and_leaves_others_theirs() {
     assert_eq!(make(&other, "/images", image.clone()).await.status, 201);
     let refusal = make(&other, "/v2/images", image.clone()).await.problem(409);
     assert!(refusal.contains("3 ([limits] records)"), "{refusal}");
+    let admin = server.token("admin");
+    let node = async |name: &str| make(&admin, "/v3/remote-build-nodes", json!({ "xname": name })).await;
+    for name in ["x1", "x2", "x1"] {
+        assert_eq!(node(name).await.status, 201);
+    }
+    let refusal = node("x3").await.problem(409);
+    assert!(refusal.contains("as many remote build nodes"), "{refusal}");
     server.stop();
 }

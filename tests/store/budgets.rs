@@ -2,7 +2,7 @@
 
 use kiln::store::{Allowance, AuditQuery, Cause, Count, DeliveryQuery, DroppedKind, SharedStore, StoreError};
 use kiln_records::{
-    Moment,
+    Moment, RemoteBuildNode,
     audit::{AuditEntry, KnownBy},
     webhook::{Delivery, Event},
 };
@@ -45,7 +45,7 @@ async fn noted(store: &SharedStore, caller: &str, status: u16) {
 /// The counts of a kind.
 async fn count(store: &SharedStore, kind: &str) -> Count {
     let counts = store.counts().await.unwrap();
-    assert_eq!(counts.len(), 6, "{counts:?}");
+    assert_eq!(counts.len(), 7, "{counts:?}");
     counts.into_iter().find(|count| count.kind == kind).unwrap()
 }
 
@@ -189,6 +189,19 @@ async fn a_caller_adds_no_more_than_it_may(place: &Place) {
         .await
         .unwrap();
     add("a", 2, 0).await.unwrap();
+    // Nodes count alike; one that is registered already needs no room.
+    let register = async |caller: &str, xname: &str| {
+        let node = RemoteBuildNode {
+            xname: xname.to_owned(),
+        };
+        allowance(caller, 1, 0).scope(store.put_node(&node)).await
+    };
+    register("a", "x1").await.unwrap();
+    let refused = register("a", "x2").await.unwrap_err();
+    assert!(refused.to_string().contains("as many remote build nodes"), "{refused}");
+    register("a", "x1").await.unwrap();
+    register("b", "x2").await.unwrap();
+    assert_eq!(count(&store, "remote_build_nodes").await.all, 2);
     // Nor is one of them too large.
     let mut large = place::image("i");
     large.metadata.insert("k".to_owned(), "v".repeat(64 << 10));

@@ -13,14 +13,18 @@ use crate::{
     },
 };
 
+/// The table of remote build nodes.
+pub(super) const NODES: &str = "remote_build_nodes";
+
 /// The tables of records that count for their callers.
-const COUNTED: [&str; 6] = [
+const COUNTED: [&str; 7] = [
     Recipe::NAME,
     Image::NAME,
     PublicKey::NAME,
     Job::NAME,
     Schedule::NAME,
     ImageSet::NAME,
+    NODES,
 ];
 
 /// What the caller may still add to a table.
@@ -31,9 +35,9 @@ pub(super) struct Budget {
 
 impl Budget {
     /// That of the caller on whose behalf this task works.
-    pub(super) fn of<T: Table>() -> Self {
+    pub(super) fn of(table: &'static str) -> Self {
         Self {
-            table: T::NAME,
+            table,
             allowance: Allowance::current(),
         }
     }
@@ -80,7 +84,7 @@ pub(super) fn check_size(record: &impl Document) -> Result<()> {
 impl ThisStore {
     /// Adds a row at the end of a list without sides, within the caller's budget.
     pub(super) async fn add<T: Table>(&self, record: &T, mut more: Vec<(&'static str, Value)>) -> Result<()> {
-        let budget = Budget::of::<T>();
+        let budget = Budget::of(T::NAME);
         more.push(("revision", Value::Number(Some(1))));
         more.push(budget.column());
         let mut add = insert(record, None, more);

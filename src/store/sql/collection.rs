@@ -21,7 +21,7 @@ use crate::store::{
 impl<R: TwoSided> Collection<R> for ThisStore {
     async fn insert(&self, record: &R, objects: &[String]) -> Result<()> {
         check_size(record)?;
-        let budget = Budget::of::<R>();
+        let budget = Budget::of(R::NAME);
         let more = vec![("revision", Value::Number(Some(1))), budget.column()];
         let mut statement = insert(record, Some(record.side()), more);
         let id = record.id();

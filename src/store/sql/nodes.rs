@@ -4,19 +4,37 @@ use async_trait::async_trait;
 use kiln_records::RemoteBuildNode;
 use sqlx::{Executor, Row as _};
 
-use super::{Row, Statement, ThisStore, statements::push_end_of_list};
+use super::{
+    Row, Statement, ThisStore,
+    budget::{Budget, NODES},
+    rows::push,
+    statements::push_end_of_list,
+};
 use crate::store::{Lock, RemoteBuildNodes, Result};
-
-const TABLE: &str = "remote_build_nodes";
 
 #[async_trait]
 impl RemoteBuildNodes for ThisStore {
     async fn put_node(&self, node: &RemoteBuildNode) -> Result<()> {
-        let mut statement = Statement::new("INSERT INTO remote_build_nodes (xname, position) VALUES (");
-        statement.push_bind(node.xname.clone()).push(", ");
-        push_end_of_list(&mut statement, TABLE, None);
-        statement.push(") ON CONFLICT DO NOTHING");
-        self.write_one(statement).await.map(|_| ())
+        let budget = Budget::of(NODES);
+        let (column, caller) = budget.column();
+        let mut known = Statement::new("SELECT 1 FROM remote_build_nodes WHERE xname = ");
+        known.push_bind(node.xname.clone());
+        let mut add = Statement::new(format!("INSERT INTO {NODES} (xname, {column}, position) VALUES ("));
+        add.push_bind(node.xname.clone()).push(", ");
+        push(&mut add, caller);
+        add.push(", ");
+        push_end_of_list(&mut add, NODES, None);
+        add.push(") ON CONFLICT DO NOTHING");
+        self.write(Lock::Shared, move |db| {
+            Box::pin(async move {
+                if db.fetch_optional(known.build()).await?.is_none() {
+                    budget.check(db).await?;
+                    db.execute(add.build()).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
     }
 
     async fn nodes(&self) -> Result<Vec<RemoteBuildNode>> {
