@@ -9,7 +9,7 @@ use kiln::{
     artifacts::{ArtifactStore, S3Settings},
     config::{JobSettings, WebhookSettings},
     orchestrate::{Met, ask::Asker, schedule::Scheduler},
-    store::{Query, SharedStore, StoreError, Stored, open},
+    store::{Most, Query, SharedStore, StoreError, Stored, open},
     webhooks::Webhooks,
 };
 use kiln_records::{
@@ -259,6 +259,7 @@ async fn two_servers_on_one_database_make_one_job_of_each_run() {
                 webhooks: Arc::new(Webhooks::new(&WebhookSettings::default(), None, Arc::clone(store))),
                 boots: None,
                 jobs: JobSettings::default(),
+                most_records: Most::default(),
                 orchestrator: None,
             };
             Arc::new(Scheduler::new(Arc::new(asker), Arc::default()))

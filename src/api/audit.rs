@@ -40,7 +40,7 @@ pub(super) async fn note(State(api): State<Api>, request: Request, next: Next) -
     let caller = request.extensions().get::<Principal>().map(Principal::caller);
     let allowance = Allowance {
         caller: caller.unwrap_or_default(),
-        ..api.allowance.clone()
+        most: Some(api.most_records),
     };
     allowance.scope(carry_out(&api, request, next)).await
 }

@@ -21,7 +21,7 @@ use crate::{
     artifacts::largest_part,
     config::LimitSettings,
     settings::{Period, Size},
-    store::Allowance,
+    store::Most,
 };
 
 /// The least memory for the bodies of one caller, in bytes. All callers together have four times as much.
@@ -48,11 +48,9 @@ impl From<&LimitSettings> for Limits {
     }
 }
 
-/// For whichever caller: the request says whose it is.
-impl From<&LimitSettings> for Allowance {
+impl From<&LimitSettings> for Most {
     fn from(settings: &LimitSettings) -> Self {
         Self {
-            caller: String::new(),
             of_caller: settings.records_of_caller,
             of_all: settings.records,
         }

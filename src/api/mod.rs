@@ -47,7 +47,7 @@ use crate::{
     orchestrate::{Orchestrator, ask::Asker, schedule::Scheduler},
     remote_nodes::RemoteNodeSettings,
     retention::Retention,
-    store::{Allowance, LogFeed, SharedStore},
+    store::{LogFeed, Most, SharedStore},
 };
 
 /// The state shared by request handlers. Cheap to clone.
@@ -70,7 +70,7 @@ pub struct Shared {
     /// The turns of answers that grow as long as their jobs run.
     pub streams: Turns,
     /// What each caller may add to the records.
-    pub allowance: Allowance,
+    pub most_records: Most,
     /// The largest object accepted over the API, in bytes.
     pub upload_bytes: u64,
     /// The URL of this server for its users, if it is configured.

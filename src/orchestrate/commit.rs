@@ -21,7 +21,7 @@ use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator, pack
 use crate::{
     artifacts::manifest::Manifest,
     origin,
-    store::{Collection, Side, StoreError, StoredRun},
+    store::{Allowance, Collection, Maker, Side, StoreError, StoredRun},
 };
 
 /// How long S3 or the database may be away before the job fails because of it.
@@ -104,11 +104,14 @@ impl Orchestrator {
             .collect();
         let link = manifest.clone();
         let is_own_recipe = run.plan.recipe == self.artifacts.recipe_path(job.id);
-        match self
-            .store
-            .insert(&image(stored, manifest, is_own_recipe), &objects)
-            .await
-        {
+        let image = image(stored, manifest, is_own_recipe);
+        let adding = self.store.insert(&image, &objects);
+        // There was room for it when the job was asked for.
+        let added = match self.store.caller_of(Maker::Job(job.id)).await? {
+            Some(caller) => Allowance { caller, most: None }.scope(adding).await,
+            None => adding.await,
+        };
+        match added {
             // An earlier pass got this far.
             Ok(()) | Err(StoreError::Exists) => {}
             Err(error) => return Err(error.into()),

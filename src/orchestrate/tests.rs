@@ -37,7 +37,7 @@ use crate::{
         agents::Agents, toolbox::tests::toolbox,
     },
     settings::Period,
-    store::{Collection, SharedStore, Side, SqliteStore},
+    store::{Allowance, Collection, SharedStore, Side, SqliteStore},
     webhooks::Webhooks,
 };
 use async_trait::async_trait;

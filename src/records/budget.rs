@@ -132,13 +132,13 @@ pub const BUDGETS: &[Budget] = &[
         what: "records of one kind, deleted ones among them",
         most: Most::Setting("limits.records_of_caller"),
         of: Of::Caller,
-        beyond: "no more are made (409)",
+        beyond: "no more are made (409), nor by the caller's schedules and image sets",
     },
     Budget {
         what: "records of one kind, deleted ones among them",
         most: Most::Setting("limits.records"),
         of: Of::All,
-        beyond: "no more are made by callers (409)",
+        beyond: "no more are made (409), nor by schedules and image sets",
     },
     Budget {
         what: "changes of a channel that are kept",

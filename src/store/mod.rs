@@ -41,7 +41,7 @@ use kiln_records::{
 use uuid::Uuid;
 
 pub use self::{
-    allowance::Allowance,
+    allowance::{Allowance, Maker, Most},
     audit::{Audit, AuditQuery},
     budgets::{Budgets, Count, Dropped, DroppedKind},
     feed::LogFeed,
@@ -52,7 +52,7 @@ pub use self::{
     sets::{Channels, SetDeleted, Sets},
     sqlite::{BackupOrigin, SqliteStore, backup, restore},
     usage::Usages,
-    webhooks::{Cause, Deliveries, DeliveryQuery},
+    webhooks::{Deliveries, DeliveryQuery},
 };
 
 /// The store as the rest of Kiln holds it.

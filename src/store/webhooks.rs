@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 use kiln_records::{
-    JobId, Moment, SetId,
+    Moment,
     webhook::{Delivery, DeliveryState},
 };
 
-use super::Result;
+use super::{Maker, Result};
 
 /// Deliveries to search for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,23 +19,13 @@ pub struct DeliveryQuery {
     pub limit: u32,
 }
 
-/// What a delivery is about, and so whose it is: the caller's who has made it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// A job.
-    Job(JobId),
-    /// A set.
-    Set(SetId),
-    /// Somebody tries a receiver out.
-    Test,
-}
-
 /// The deliveries of webhooks.
 #[async_trait]
 pub trait Deliveries: Send + Sync {
-    /// Adds a delivery about this, unless its receiver was told the same before; the store chooses its number. Deliveries
-    /// beyond their [budgets](kiln_records::budget) go. Returns the number, if it was added.
-    async fn add_delivery(&self, delivery: &Delivery, cause: Cause) -> Result<Option<i64>>;
+    /// Adds a delivery about this, unless its receiver was told the same before; the store chooses its number. It counts for
+    /// whoever has made what it is about, or else for whoever asks. Deliveries beyond their
+    /// [budgets](kiln_records::budget) go. Returns the number, if it was added.
+    async fn add_delivery(&self, delivery: &Delivery, about: Option<Maker>) -> Result<Option<i64>>;
 
     /// Takes deliveries to a receiver that are due, soonest first, for a try that ends before `until`: no other server tries
     /// them until then. Each has one more attempt.

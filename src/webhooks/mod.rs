@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::{
     config::{Receiver, WebhookSettings},
-    store::{Cause, SharedStore, StoreError, StoredRun},
+    store::{Maker, SharedStore, StoreError, StoredRun},
 };
 
 /// The receivers, and where what they are told is kept.
@@ -56,7 +56,7 @@ impl Webhooks {
             event,
             &format!("job {}", stored.job.id),
             &data,
-            Cause::Job(stored.job.id),
+            Maker::Job(stored.job.id),
         )
         .await
     }
@@ -81,7 +81,7 @@ impl Webhooks {
         // A set that was complete before there was anything to note is no news.
         if set.told.is_some() || !was_complete {
             let data = body::of_set(set, state, self.public_url.as_deref());
-            self.tell(event, &format!("set {} {number}", set.id), &data, Cause::Set(set.id))
+            self.tell(event, &format!("set {} {number}", set.id), &data, Maker::Set(set.id))
                 .await?;
         }
         set.told = Some(Told { number, fact });
@@ -101,15 +101,15 @@ impl Webhooks {
         let body = body::written(Event::Test, now, &serde_json::json!({}));
         let about = format!("test {}", Uuid::new_v4());
         let delivery = Delivery::new(receiver.name.clone(), Event::Test, about, body, now);
-        self.store.add_delivery(&delivery, Cause::Test).await
+        self.store.add_delivery(&delivery, None).await
     }
 
-    async fn tell(&self, event: Event, about: &str, data: &serde_json::Value, cause: Cause) -> Result<(), StoreError> {
+    async fn tell(&self, event: Event, about: &str, data: &serde_json::Value, maker: Maker) -> Result<(), StoreError> {
         let now = Moment::now();
         for receiver in self.receivers.iter().filter(|one| one.events.contains(&event)) {
             let body = body::written(event, now, data);
             let delivery = Delivery::new(receiver.name.clone(), event, about.to_owned(), body, now);
-            self.store.add_delivery(&delivery, cause).await?;
+            self.store.add_delivery(&delivery, Some(maker)).await?;
         }
         Ok(())
     }

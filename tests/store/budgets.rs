@@ -1,13 +1,16 @@
 //! One caller pushes out nothing that is another's, and has no more than its part.
 
-use kiln::store::{Allowance, AuditQuery, Cause, Count, DeliveryQuery, DroppedKind, SharedStore, StoreError};
+use kiln::store::{Allowance, AuditQuery, Count, DeliveryQuery, DroppedKind, Maker, Most, SharedStore, StoreError};
 use kiln_records::{
     Moment, RemoteBuildNode,
     audit::{AuditEntry, KnownBy},
     webhook::{Delivery, Event},
 };
 
-use crate::store::place::{self, Place};
+use crate::store::{
+    place::{self, Place},
+    runs::run,
+};
 
 on_both!(
     refused_requests_push_out_no_entry_of_what_was_done,
@@ -18,8 +21,7 @@ on_both!(
 fn allowance(caller: &str, of_caller: u32, of_all: u32) -> Allowance {
     Allowance {
         caller: caller.to_owned(),
-        of_caller,
-        of_all,
+        most: Some(Most { of_caller, of_all }),
     }
 }
 
@@ -91,7 +93,7 @@ async fn webhooks_of_one_caller_push_out_no_others(place: &Place) {
         let now = Moment::from_micros(1);
         let delivery = Delivery::new(receiver.to_owned(), Event::JobFailed, about, "{}".to_owned(), now);
         store
-            .add_delivery(&delivery, Cause::Job(job.id))
+            .add_delivery(&delivery, Some(Maker::Job(job.id)))
             .await
             .unwrap()
             .unwrap()
@@ -189,6 +191,15 @@ async fn a_caller_adds_no_more_than_it_may(place: &Place) {
         .await
         .unwrap();
     add("a", 2, 0).await.unwrap();
+    // A job that builds asks for the room of its image.
+    let job = place::job("j");
+    let run = run();
+    let asking = store.insert_run(&job, &run);
+    let refused = allowance("a", 2, 0).scope(asking).await.unwrap_err();
+    assert!(refused.to_string().contains("as many images"), "{refused}");
+    let asking = store.insert_run(&job, &run);
+    allowance("b", 2, 0).scope(asking).await.unwrap();
+    assert_eq!(store.caller_of(Maker::Job(job.id)).await.unwrap().as_deref(), Some("b"));
     // Nodes count alike; one that is registered already needs no room.
     let register = async |caller: &str, xname: &str| {
         let node = RemoteBuildNode {

@@ -25,7 +25,7 @@ on_both!(
     servers_give_room_at_a_shared_place_one_after_the_other
 );
 
-fn run() -> Run {
+pub(super) fn run() -> Run {
     Run::new(Plan {
         place: Some("local".to_owned()),
         host: None,

@@ -11,7 +11,7 @@ mod archive;
 mod plan;
 mod refusal;
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc};
 
 use bytes::Bytes;
 use kiln_records::{Change, ChangeKind, Failure, Job, JobId, JobType, PublicKeyId, ServerId, Step, job::JobOptions};
@@ -28,7 +28,7 @@ use super::{met::Met, orchestrator::Orchestrator};
 use crate::{
     artifacts::ArtifactStore,
     config::{ChannelRule, JobSettings},
-    store::{SharedStore, StoredRun},
+    store::{Allowance, Maker, Most, SharedStore, StoreError, StoredRun},
     webhooks::Webhooks,
 };
 
@@ -98,6 +98,8 @@ pub struct Asker {
     pub artifacts: ArtifactStore,
     /// The defaults for jobs that do not say otherwise.
     pub jobs: JobSettings,
+    /// How many records callers may have.
+    pub most_records: Most,
     /// Who is told what becomes of image sets.
     pub webhooks: Arc<Webhooks>,
     /// The rules for channels.
@@ -123,6 +125,19 @@ impl Asker {
             Ask::Archive(build) => self.build(id, *build, who).await,
             Ask::Again { old, from } => self.orchestrator()?.again(id, &old, from, who).await,
         }
+    }
+
+    /// Does `work` for whoever has made a record, unless it is done for somebody already: what it makes counts for them.
+    pub(super) async fn on_behalf_of<F: Future>(&self, maker: Maker, work: F) -> Result<F::Output, StoreError> {
+        if Allowance::current().is_some() {
+            return Ok(work.await);
+        }
+        let caller = self.store.caller_of(maker).await?;
+        let allowance = Allowance {
+            caller: caller.unwrap_or_else(|| maker.to_string()),
+            most: Some(self.most_records),
+        };
+        Ok(allowance.scope(work).await)
     }
 
     async fn make(&self, id: JobId, new: NewJob, who: Option<String>) -> Result<Job, Refusal> {

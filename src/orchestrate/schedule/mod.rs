@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use super::ask::Asker;
 use crate::{
     metrics,
-    store::{SharedStore, StoreError, Stored},
+    store::{Maker, SharedStore, StoreError, Stored},
 };
 
 /// The longest time between two passes: another server may have made a schedule, and the clock may have been set.
@@ -258,7 +258,9 @@ impl Scheduler {
     /// Makes the job or set of a tick, and notes the outcome.
     async fn make(&self, schedule: &Schedule, tick: Tick, now: Moment) -> Result<Tick, Failure> {
         let Some(work) = tick.work() else { return Ok(tick) };
-        let tick = match self.make_work(schedule, &tick, work).await {
+        let making = self.make_work(schedule, &tick, work);
+        let made = self.asker.on_behalf_of(Maker::Schedule(schedule.id), making).await;
+        let tick = match made.unwrap_or_else(|error| Err(error.into())) {
             Ok(()) => tick.now(Outcome::Made),
             Err(failure) => {
                 let tried = now.micros().saturating_sub(tick.fired.micros());

@@ -14,7 +14,7 @@ use kiln_s3::EmbeddedS3;
 use crate::{
     config::{JobSettings, WebhookSettings},
     orchestrate::tests::s3_proxy::{Fault, proxy},
-    store::{self, Collection, Query, Side},
+    store::{self, Allowance, Collection, Most, Query, Side},
     webhooks::Webhooks,
 };
 
@@ -83,6 +83,11 @@ struct Site {
 impl Site {
     /// A site with one schedule, and the recipe `r` that it builds.
     async fn with(schedule: Schedule) -> Self {
+        Self::within(schedule, Most::default()).await
+    }
+
+    /// The same, where callers may have so many records.
+    async fn within(schedule: Schedule, most_records: Most) -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let store = store::open(dir.path().join("records.sqlite").to_str().unwrap())
@@ -122,6 +127,7 @@ impl Site {
             channels: Vec::new(),
             boots: None,
             jobs: JobSettings::default(),
+            most_records,
             orchestrator: None,
         };
         Self {
@@ -222,6 +228,44 @@ async fn a_run_makes_one_job_however_often_one_looks() {
     site.end_all().await;
     site.pass("2026-11-21T01:01:00Z").await;
     assert_eq!(site.outcomes().await, [Outcome::Ended]);
+}
+
+#[tokio::test]
+async fn what_a_schedule_makes_counts_for_whoever_made_it() {
+    let most = Most {
+        of_caller: 1,
+        of_all: 0,
+    };
+    let first = schedule("* * * * *", "2026-11-21T01:00:00Z");
+    let site = Site::within(first.clone(), most).await;
+    let allowance = Allowance {
+        caller: "one".to_owned(),
+        most: Some(most),
+    };
+    let second = Schedule {
+        id: ScheduleId::new(),
+        ..first
+    };
+    let insert = site.store.insert_schedule(&second);
+    allowance.clone().scope(insert).await.unwrap();
+    for now in ["2026-11-21T01:00:00Z", "2026-11-21T01:01:00Z"] {
+        site.pass(now).await;
+        site.end_all().await;
+    }
+    for id in [site.id, second.id] {
+        let ticks = site.store.ticks(id, 10).await.unwrap();
+        assert_eq!(ticks[1].outcome, Outcome::Ended);
+        let why = ticks[0].why.as_deref().unwrap();
+        assert!(why.contains("as many jobs as one caller may have made"), "{why}");
+    }
+    let refused = allowance
+        .scope(site.store.insert_job(&site.jobs().await[0].record))
+        .await;
+    assert!(matches!(refused, Err(StoreError::TooMany { .. })), "{refused:?}");
+    // Nobody is known to have made the first one.
+    let caller_of = async |id| site.store.caller_of(Maker::Schedule(id)).await.unwrap();
+    assert_eq!(caller_of(site.id).await, None);
+    assert_eq!(caller_of(second.id).await.as_deref(), Some("one"));
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use super::{Looked, Sets, TRIES, checks::Lack, members::new_job};
 use crate::{
     artifacts::Unusable,
     orchestrate::{ask::Ask, job_span},
-    store::{Collection, Side, StoreError, Stored},
+    store::{Collection, Maker, Side, StoreError, Stored},
 };
 
 /// How long to keep trying to make a job while the database or S3 does not answer.
@@ -200,8 +200,8 @@ impl Sets {
             });
         };
         let new = new_job(set, member.arch, recipe);
-        let asked = self.asker.ask(id, Ask::New(Box::new(new)), set.by.clone());
-        let failure = match Box::pin(asked).await {
+        let asked = Box::pin(self.asker.ask(id, Ask::New(Box::new(new)), set.by.clone()));
+        let failure = match self.asker.on_behalf_of(Maker::Set(set.id), asked).await? {
             Ok(job) if job.arch == member.arch => return Ok(AttemptState::Made),
             // The recipe was changed after it was checked. The job goes on; its image is not this set's.
             Ok(job) => Failure::new(

@@ -28,6 +28,7 @@ impl Site {
             channels: Vec::new(),
             boots: None,
             jobs: JobSettings::default(),
+            most_records: crate::store::Most::default(),
             orchestrator: server.map(|server| Arc::clone(&server.orchestrator)),
         }
     }

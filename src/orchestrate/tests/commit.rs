@@ -90,6 +90,21 @@ async fn a_finished_job_waits_for_an_s3_that_is_overloaded() {
 }
 
 #[tokio::test]
+async fn the_image_of_a_job_counts_for_its_caller() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let allowance = Allowance {
+        caller: "one".to_owned(),
+        most: None,
+    };
+    Box::pin(allowance.scope(finished(&site, &server))).await;
+    server.orchestrator.commit_once().await.unwrap();
+    let counts = site.store.counts().await.unwrap();
+    let images = counts.iter().find(|count| count.kind == "images").unwrap();
+    assert_eq!((images.all, images.most.clone()), (1, Some(("one".to_owned(), 1))));
+}
+
+#[tokio::test]
 async fn what_waiting_does_not_mend_ends_a_finished_job_at_once() {
     let site = Site::new().await;
     let server = site.server(WatchSettings::default());

@@ -43,6 +43,7 @@ impl Site {
             channels: Vec::new(),
             boots: None,
             jobs: crate::config::JobSettings::default(),
+            most_records: crate::store::Most::default(),
             orchestrator: Some(Arc::clone(&command.orchestrator)),
         };
         asker.ask(JobId::new(), ask, None).await.unwrap()

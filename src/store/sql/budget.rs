@@ -8,7 +8,7 @@ use super::{Connection, Row, Statement, ThisStore, statements::insert};
 use crate::{
     metrics,
     store::{
-        Allowance, Budgets, Count, Dropped, DroppedKind, Lock, Result, StoreError,
+        Allowance, Budgets, Count, Dropped, DroppedKind, Lock, Maker, Result, StoreError,
         table::{Document, Table, Value},
     },
 };
@@ -50,13 +50,13 @@ impl Budget {
 
     /// Whether there is room for one more row.
     pub(super) async fn check(&self, db: &mut Connection) -> Result<()> {
-        let Some(allowance) = &self.allowance else {
+        let Some((allowance, limits)) = self.allowance.as_ref().and_then(|one| Some((one, one.most?))) else {
             return Ok(());
         };
         let mut own = Statement::new(format!("SELECT count(*) FROM {} WHERE caller = ", self.table));
         own.push_bind(allowance.caller.clone());
         let all = Statement::new(format!("SELECT count(*) FROM {}", self.table));
-        for (mut count, most, is_own) in [(own, allowance.of_caller, true), (all, allowance.of_all, false)] {
+        for (mut count, most, is_own) in [(own, limits.of_caller, true), (all, limits.of_all, false)] {
             if most > 0 && number(db, &mut count).await? >= i64::from(most) {
                 return Err(StoreError::TooMany {
                     kind: self.table,
@@ -72,7 +72,7 @@ impl Budget {
 /// Checks the size of a record that a caller makes or changes. What others have made so large earlier, Kiln itself can
 /// still change.
 pub(super) fn check_size(record: &impl Document) -> Result<()> {
-    if Allowance::current().is_none() {
+    if Allowance::current().is_none_or(|allowance| allowance.most.is_none()) {
         return Ok(());
     }
     match Value::document(record) {
@@ -83,14 +83,28 @@ pub(super) fn check_size(record: &impl Document) -> Result<()> {
 
 impl ThisStore {
     /// Adds a row at the end of a list without sides, within the caller's budget.
-    pub(super) async fn add<T: Table>(&self, record: &T, mut more: Vec<(&'static str, Value)>) -> Result<()> {
+    pub(super) async fn add<T: Table>(&self, record: &T, more: Vec<(&'static str, Value)>) -> Result<()> {
+        self.add_with_room(record, more, None).await
+    }
+
+    /// The same for a record that becomes another one of this table, too: there has to be room for both.
+    pub(super) async fn add_with_room<T: Table>(
+        &self,
+        record: &T,
+        mut more: Vec<(&'static str, Value)>,
+        becomes: Option<&'static str>,
+    ) -> Result<()> {
         let budget = Budget::of(T::NAME);
+        let other = becomes.map(Budget::of);
         more.push(("revision", Value::Number(Some(1))));
         more.push(budget.column());
         let mut add = insert(record, None, more);
         self.write(Lock::Shared, move |db| {
             Box::pin(async move {
                 budget.check(db).await?;
+                if let Some(other) = other {
+                    other.check(db).await?;
+                }
                 db.execute(add.build()).await?;
                 Ok(())
             })
@@ -101,6 +115,12 @@ impl ThisStore {
 
 #[async_trait]
 impl Budgets for ThisStore {
+    async fn caller_of(&self, maker: Maker) -> Result<Option<String>> {
+        let mut select = Statement::new("SELECT ");
+        push_caller(&mut select, maker);
+        Ok(self.readers().fetch_one(select.build()).await?.try_get(0)?)
+    }
+
     async fn dropped(&self) -> Result<Vec<Dropped>> {
         let mut select = Statement::new("SELECT kind, number, last FROM dropped ORDER BY kind");
         let rows = self.readers().fetch_all(select.build()).await?;
@@ -137,6 +157,21 @@ impl Budgets for ThisStore {
         }
         Ok(counts)
     }
+}
+
+/// Adds the caller for whom counts what comes of a record.
+pub(super) fn push_caller(statement: &mut Statement, maker: Maker) {
+    let (tables, id): (&[&str], _) = match maker {
+        Maker::Job(id) => (&["jobs", "deleted_jobs"], id.to_string()),
+        Maker::Set(id) => (&["sets"], id.to_string()),
+        Maker::Schedule(id) => (&["schedules"], id.to_string()),
+    };
+    statement.push("coalesce(NULL");
+    for table in tables {
+        statement.push(format_args!(", (SELECT caller FROM {table} WHERE id = "));
+        statement.push_bind(id.clone()).push(")");
+    }
+    statement.push(")");
 }
 
 /// The number that a statement selects.

@@ -10,17 +10,17 @@ use sqlx::{Executor, Row as _};
 
 use super::{
     Connection, Row, Statement, ThisStore,
-    budget::{note_dropped, number},
+    budget::{note_dropped, number, push_caller},
 };
-use crate::store::{Allowance, Cause, Deliveries, DeliveryQuery, DroppedKind, Lock, Result, StoreError};
+use crate::store::{Allowance, Deliveries, DeliveryQuery, DroppedKind, Lock, Maker, Result, StoreError};
 
 /// The columns that [`read`] reads.
 const COLUMNS: &str = "number, id, receiver, event, about, body, created, state, attempts, next_try, status, error";
 
 #[async_trait]
 impl Deliveries for ThisStore {
-    async fn add_delivery(&self, delivery: &Delivery, cause: Cause) -> Result<Option<i64>> {
-        let mut add = insert(delivery, cause);
+    async fn add_delivery(&self, delivery: &Delivery, about: Option<Maker>) -> Result<Option<i64>> {
+        let mut add = insert(delivery, about);
         let receiver = delivery.receiver.clone();
         self.write(Lock::Shared, move |db| {
             Box::pin(async move {
@@ -97,7 +97,7 @@ impl Deliveries for ThisStore {
     }
 }
 
-fn insert(delivery: &Delivery, cause: Cause) -> Statement {
+fn insert(delivery: &Delivery, about: Option<Maker>) -> Statement {
     let delivery = delivery.clone();
     // Not only by the conflict: PostgreSQL would use a number up each time, and the oldest deliveries go by their numbers.
     let mut add = Statement::new(
@@ -116,36 +116,18 @@ fn insert(delivery: &Delivery, cause: Cause) -> Statement {
         .push_bind(i64::from(delivery.attempts));
     values.push_bind(delivery.next_try.map(Moment::micros));
     add.push(", ");
-    push_caller(&mut add, cause);
+    if let Some(maker) = about {
+        push_caller(&mut add, maker);
+    } else {
+        let caller = Allowance::current().map(|allowance| allowance.caller);
+        add.push("CAST(").push_bind(caller).push(" AS TEXT)");
+    }
     add.push(" WHERE NOT EXISTS (SELECT 1 FROM deliveries WHERE receiver = ");
     add.push_bind(delivery.receiver)
         .push(" AND about = ")
         .push_bind(delivery.about);
     add.push(") ON CONFLICT DO NOTHING RETURNING number, caller");
     add
-}
-
-/// Adds whose a delivery is.
-fn push_caller(add: &mut Statement, cause: Cause) {
-    match cause {
-        Cause::Job(id) => {
-            add.push("coalesce((SELECT caller FROM jobs WHERE id = ")
-                .push_bind(id.to_string());
-            add.push("), (SELECT caller FROM deleted_jobs WHERE id = ")
-                .push_bind(id.to_string());
-            add.push("))");
-        }
-        Cause::Set(id) => {
-            add.push("(SELECT caller FROM sets WHERE id = ")
-                .push_bind(id.to_string());
-            add.push(")");
-        }
-        Cause::Test => {
-            add.push("CAST(")
-                .push_bind(Allowance::current().map(|allowance| allowance.caller));
-            add.push(" AS TEXT)");
-        }
-    }
 }
 
 /// Removes what is too much for a receiver: of the waiting deliveries of this caller the oldest; then what does not wait;

@@ -1,12 +1,15 @@
 //! Implements [`Runs`]: the state of jobs that Kiln runs. Touches the store's database only.
 
 use async_trait::async_trait;
-use kiln_records::{Job, JobId, Run};
+use kiln_records::{Image, Job, JobId, Run};
 use sqlx::{Executor, Row as _};
 use uuid::Uuid;
 
 use super::{Row, Statement, ThisStore, conditions::Conditions, rows::damaged, statements::update};
-use crate::store::{JobFilter, Lock, OpenRuns, Result, Runs, StoreError, StoredRun, table::Value};
+use crate::store::{
+    JobFilter, Lock, OpenRuns, Result, Runs, StoreError, StoredRun,
+    table::{Table, Value},
+};
 
 /// The columns that [`read`] reads.
 pub(super) const COLUMNS: &str = "record, run, revision, position";
@@ -16,7 +19,8 @@ impl Runs for ThisStore {
     async fn insert_run(&self, job: &Job, run: &Run) -> Result<()> {
         let mut more = columns(run)?;
         more.push(("artifact", Value::id(job.artifact_id)));
-        self.add(job, more).await
+        // A job that has built has an image: room for it is asked for now.
+        self.add_with_room(job, more, Some(Image::NAME)).await
     }
 
     async fn get_run(&self, id: JobId) -> Result<Option<StoredRun>> {
