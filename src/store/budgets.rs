@@ -14,6 +14,9 @@ pub trait Budgets: Send + Sync {
     /// What was dropped so far, by any server.
     async fn dropped(&self) -> Result<Vec<Dropped>>;
 
+    /// Notes things that were dropped: here, in the log and in the metrics.
+    async fn note_dropped(&self, kind: DroppedKind, number: u64) -> Result<()>;
+
     /// How many records of each kind there are.
     async fn counts(&self) -> Result<Vec<Count>>;
 }
@@ -47,19 +50,22 @@ pub enum DroppedKind {
     AuditEntry,
     /// An entry about a request that was refused.
     RefusedEntry,
+    /// A session of the dashboard.
+    Session,
     /// A webhook that waited for its receiver.
     Webhook,
 }
 
 impl DroppedKind {
     /// Each kind.
-    pub const ALL: [Self; 3] = [Self::AuditEntry, Self::RefusedEntry, Self::Webhook];
+    pub const ALL: [Self; 4] = [Self::AuditEntry, Self::RefusedEntry, Self::Session, Self::Webhook];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AuditEntry => "audit_entry",
             Self::RefusedEntry => "refused_audit_entry",
+            Self::Session => "session",
             Self::Webhook => "webhook",
         }
     }

@@ -217,7 +217,10 @@ async fn sign_in(web: &Dashboard, key: Option<Key>, parts: Parts, body: &Bytes, 
     else {
         return Redirect::to("/ui").into_response();
     };
-    let (key, cookie) = web.sessions.begin(Held::plain(token, person.caller()));
+    let (key, cookie) = web
+        .sessions
+        .begin(Held::plain(token, person.caller()), &web.api.store)
+        .await;
     let cookie = [(header::SET_COOKIE, cookie)];
     if filled.form.is_empty() {
         (cookie, Redirect::to(filled.next())).into_response()

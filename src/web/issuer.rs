@@ -96,7 +96,7 @@ pub(super) async fn finish(
         next: String::from_utf8(next).unwrap_or_default(),
         form: String::new(),
     };
-    let (_, session) = web.sessions.begin(held);
+    let (_, session) = web.sessions.begin(held, &web.api.store).await;
     let gone = web.sessions.cookie(&ATTEMPT, "", Duration::ZERO);
     let mut page = signed_in(filled.next()).into_response();
     page.headers_mut().append(header::SET_COOKIE, session);

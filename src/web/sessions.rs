@@ -14,7 +14,10 @@ use kiln_records::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::{api::auth::sign_in::Held, metrics};
+use crate::{
+    api::auth::sign_in::Held,
+    store::{DroppedKind, SharedStore},
+};
 
 /// How long a session lasts.
 const LONGEST: Duration = Duration::from_hours(12);
@@ -68,25 +71,37 @@ impl Sessions {
         }
     }
 
-    /// Begins a session, and returns its key and the header that gives the browser its cookie. Whoever has too many loses
-    /// the oldest of their own; if there are too many in all, so does whoever has the most.
-    pub(super) fn begin(&self, held: Held) -> (Key, HeaderValue) {
+    /// Begins a session.
+    pub(super) async fn begin(&self, held: Held, store: &SharedStore) -> (Key, HeaderValue) {
+        let (begun, ended) = self.add(held);
+        if let Some(caller) = ended {
+            tracing::info!(
+                caller,
+                "the oldest session of the dashboard that a caller has ends before its time"
+            );
+            if let Err(error) = store.note_dropped(DroppedKind::Session, 1).await {
+                tracing::warn!("nothing but the log says that a session has ended before its time: {error}");
+            }
+        }
+        begun
+    }
+
+    /// Adds a session: its key and the header that gives the browser its cookie. Whoever has too many loses the oldest of
+    /// their own; if there are too many in all, so does whoever has the most. Says who it was.
+    fn add(&self, held: Held) -> ((Key, HeaderValue), Option<String>) {
         let cookie = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
         let key = Key::of(&cookie);
         let mut open = self.open();
         open.retain(|_, session| self.is_open(session));
         let caller = held.caller.clone();
         let own = open.values().filter(|session| session.caller == caller).count();
-        if own >= SESSIONS_OF_CALLER {
-            end_oldest(&mut open, &caller);
-        } else if open.len() >= SESSIONS {
-            let most = with_most(&open);
-            tracing::warn!(
-                caller = most,
-                "there are too many sessions of the dashboard: one ends before its time"
-            );
-            metrics::dropped("session", 1);
-            end_oldest(&mut open, &most);
+        let loser = match () {
+            () if own >= SESSIONS_OF_CALLER => Some(caller.clone()),
+            () if open.len() >= SESSIONS => Some(with_most(&open)),
+            () => None,
+        };
+        if let Some(loser) = &loser {
+            end_oldest(&mut open, loser);
         }
         let session = Session {
             tokens: Arc::new(tokio::sync::Mutex::new(held)),
@@ -94,7 +109,7 @@ impl Sessions {
             begun: self.clock.instant(),
         };
         open.insert(key, session);
-        (key, self.cookie(&SESSION, &cookie, LONGEST))
+        ((key, self.cookie(&SESSION, &cookie, LONGEST)), loser)
     }
 
     fn is_open(&self, session: &Session) -> bool {
@@ -197,7 +212,7 @@ mod tests {
     fn a_session_is_found_by_its_cookie_until_it_ends() {
         let clock = Clock::default();
         let sessions = Sessions::new(true, clock.clone());
-        let (key, cookie) = sessions.begin(held("a"));
+        let (key, cookie) = sessions.add(held("a")).0;
         let headers = sent(&cookie);
         let (found, tokens) = sessions.of(&headers).unwrap();
         assert_eq!(found, key);
@@ -214,7 +229,7 @@ mod tests {
         sessions.end(Some(key));
         assert!(sessions.of(&headers).is_none());
         // Nor does anybody stay signed in for ever.
-        let (_, cookie) = sessions.begin(held("a"));
+        let (_, cookie) = sessions.add(held("a")).0;
         clock.forward(LONGEST / 2);
         assert!(sessions.of(&sent(&cookie)).is_some());
         clock.forward(LONGEST / 2);
@@ -229,11 +244,11 @@ mod tests {
     #[test]
     fn whoever_signs_in_too_often_loses_their_own_session() {
         let (sessions, clock) = (Sessions::new(false, Clock::default()), Duration::from_millis(1));
-        let other = sessions.begin(held("other")).0;
-        let first = sessions.begin(held("often")).0;
+        let other = sessions.add(held("other")).0.0;
+        let first = sessions.add(held("often")).0.0;
         for _ in 0..SESSIONS {
             sessions.clock.forward(clock);
-            sessions.begin(held("often"));
+            sessions.add(held("often"));
         }
         let open = sessions.open();
         assert_eq!(open.len(), SESSIONS_OF_CALLER + 1);
@@ -244,11 +259,11 @@ mod tests {
     fn sessions_of_many_end_where_one_has_the_most() {
         let sessions = Sessions::new(false, Clock::default());
         let kept: Vec<_> = (0..SESSIONS - 2)
-            .map(|one| sessions.begin(held(&one.to_string())).0)
+            .map(|one| sessions.add(held(&one.to_string())).0.0)
             .collect();
-        let (first, second) = (sessions.begin(held("two")).0, sessions.begin(held("two")).0);
+        let (first, second) = (sessions.add(held("two")).0.0, sessions.add(held("two")).0.0);
         sessions.clock.forward(Duration::from_secs(1));
-        sessions.begin(held("new"));
+        assert_eq!(sessions.add(held("new")).1.as_deref(), Some("two"));
         let open = sessions.open();
         assert_eq!(open.len(), SESSIONS);
         assert!(kept.iter().all(|key| open.contains_key(key)));

@@ -1,5 +1,6 @@
 //! What a caller can store, or have answered, has a bound, whichever door it goes through.
 
+use reqwest::redirect::Policy;
 use serde_json::{Value, json};
 
 use crate::{
@@ -157,5 +158,35 @@ async fn a_caller_makes_so_many_records_and_leaves_others_theirs() {
     }
     let refusal = node("x3").await.problem(409);
     assert!(refusal.contains("as many remote build nodes"), "{refusal}");
+    server.stop();
+}
+
+#[test]
+async fn a_session_that_ends_before_its_time_is_told_of() {
+    let mut server = serve::Server::start(&[("KILN__AUTH__MODE", "required")]);
+    let unfollowed = reqwest::Client::builder().no_proxy().redirect(Policy::none());
+    server.client = unfollowed.build().unwrap();
+    let token = server.token("read");
+    for _ in 0..=64 {
+        let sign_in = server
+            .request("POST", "/ui/login")
+            .header("accept", "text/html")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(format!("token={token}"));
+        assert!(
+            serve::send(sign_in)
+                .await
+                .header("set-cookie")
+                .contains("kiln_session=")
+        );
+    }
+    let metrics = server.ask(&token, "GET", "/metrics", None).await;
+    assert!(
+        metrics.text.contains("kiln_dropped_total{kind=\"session\"} 1\n"),
+        "{}",
+        metrics.text
+    );
+    let doctor = server.run(&["doctor"]);
+    assert!(doctor.stdout.contains("1 session (the last at "), "{}", doctor.stdout);
     server.stop();
 }

@@ -139,6 +139,11 @@ impl Budgets for ThisStore {
         Ok(dropped)
     }
 
+    async fn note_dropped(&self, kind: DroppedKind, number: u64) -> Result<()> {
+        self.write(Lock::Shared, move |db| Box::pin(note_dropped(db, kind, number)))
+            .await
+    }
+
     async fn counts(&self) -> Result<Vec<Count>> {
         let mut counts = Vec::new();
         for kind in COUNTED {
