@@ -79,7 +79,7 @@ fn entry(request: &Request) -> AuditEntry {
         Some(Principal { name, kind, .. }) => {
             let (known_by, identity) = match kind {
                 PrincipalKind::Local => (KnownBy::Host, None),
-                PrincipalKind::Network => (KnownBy::Network, None),
+                PrincipalKind::Network(_) => (KnownBy::Network, None),
                 PrincipalKind::Token(id) => (KnownBy::Token, Some(id.to_string())),
                 PrincipalKind::Subject(subject) => (KnownBy::Issuer, Some(short(&names::shown(subject)))),
             };

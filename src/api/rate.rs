@@ -42,15 +42,20 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// The key of an address. Of IPv6 addresses, 2^64 belong to one host.
+    /// The key of an address.
     pub(super) fn peer(address: IpAddr) -> Self {
-        Self::Peer(match address.to_canonical() {
-            IpAddr::V6(address) => {
-                let [a, b, c, d, ..] = address.segments();
-                IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-            }
-            v4 @ IpAddr::V4(_) => v4,
-        })
+        Self::Peer(of_one_host(address))
+    }
+}
+
+/// What the addresses of one host have in common: of IPv6, 2^64 belong to it.
+pub(super) fn of_one_host(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -31,7 +31,7 @@ pub enum Most {
 /// Who has a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
-    /// Each caller: the holder of a token, or a person whom the issuer knows.
+    /// Each caller: the holder of a token, a person whom the issuer knows, or an address whose callers need no token.
     Caller,
     /// Each address from which callers without a token come.
     Address,

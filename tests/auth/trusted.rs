@@ -69,6 +69,18 @@ async fn a_service_without_a_token_is_served_where_others_need_one() {
 }
 
 #[test]
+async fn callers_without_a_token_count_by_their_addresses() {
+    let mut site = Site::start(&[REQUIRED, ("KILN__LIMITS__RECORDS_OF_CALLER", "1")]);
+    for address in ["127.0.0.2", "127.0.0.3"] {
+        let builder = reqwest::Client::builder().no_proxy();
+        site.server.client = builder.local_address(address.parse().ok()).build().unwrap();
+        assert_eq!(site.ask("cray-ims", "POST", "/v3/images", "").await.status, 201);
+        site.ask("cray-ims", "POST", "/v3/images", "").await.problem(409);
+    }
+    site.server.stop();
+}
+
+#[test]
 async fn a_web_page_under_a_domain_of_its_own_is_refused_without_a_token() {
     let site = Site::start(&[REQUIRED]);
     let refused = site.ask("evil.example.org", "GET", "/v3/images", "").await;

@@ -157,7 +157,7 @@ pub(super) async fn authenticate(State(auth): State<Auth>, mut request: Request,
                 caller.is(&principal.name);
             }
             let key = match &principal.kind {
-                PrincipalKind::Local | PrincipalKind::Network => Key::peer(peer),
+                PrincipalKind::Local | PrincipalKind::Network(_) => Key::peer(peer),
                 PrincipalKind::Token(id) => Key::Token(*id),
                 PrincipalKind::Subject(subject) => Key::Subject(subject.clone()),
             };
@@ -241,14 +241,14 @@ async fn identify(gate: &Gate, need: Need, asked: &Asked<'_>) -> Result<Option<P
             _ if !trust.covers(asked.peer) => return Err(Refusal::Stranger),
             // A token says more about its holder than the network does. Without authentication there are no tokens.
             Door::Guarded { .. } if has_token => {}
-            _ if named.is_address_or(&gate.hosts) => return Ok(Some(Principal::of_network(trust.role))),
+            _ if named.is_address_or(&gate.hosts) => return Ok(Some(Principal::of_network(asked.peer, trust.role))),
             _ => return Err(Refusal::NotThere),
         }
     }
     let (tokens, oidc) = match &gate.door {
         Door::Open if named.is_here(&gate.hosts) => return Ok(Some(Principal::local())),
         Door::Open => return Err(Refusal::NotHere),
-        Door::TokenFile(path) => return of_file(path, bearer(headers)?).await.map(Some),
+        Door::TokenFile(path) => return of_file(path, bearer(headers)?, asked.peer).await.map(Some),
         Door::Guarded { .. } if need == Need::Nothing => return Ok(None),
         Door::Guarded { tokens, oidc } => (tokens, oidc),
     };
@@ -277,7 +277,7 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
 }
 
 /// The holder of the token in a file.
-async fn of_file(path: &Path, given: &str) -> Result<Principal, Refusal> {
+async fn of_file(path: &Path, given: &str, peer: IpAddr) -> Result<Principal, Refusal> {
     let text = fs_err::tokio::read_to_string(path).await.map_err(|error| {
         tracing::warn!("callers are turned away, because their token cannot be read: {error}");
         Refusal::Unavailable("The token cannot be checked now.")
@@ -294,7 +294,7 @@ async fn of_file(path: &Path, given: &str) -> Result<Principal, Refusal> {
     Ok(Principal {
         name: "metrics".to_owned(),
         role: Role::Read,
-        kind: PrincipalKind::Network,
+        kind: PrincipalKind::Network(peer),
     })
 }
 

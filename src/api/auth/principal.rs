@@ -1,7 +1,11 @@
 //! The identity of a caller. Pure: no I/O.
 
+use std::net::IpAddr;
+
 use axum::Extension;
 use kiln_records::{Role, TokenId};
+
+use crate::api::rate::of_one_host;
 
 /// An authenticated caller. Handlers find it in the request's extensions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +23,8 @@ pub struct Principal {
 pub enum PrincipalKind {
     /// None: authentication is off, and only this host can call.
     Local,
-    /// The network that the request came from.
-    Network,
+    /// The network that the request came from, from this address.
+    Network(IpAddr),
     /// One of Kiln's own tokens.
     Token(TokenId),
     /// The issuer, under this `sub`.
@@ -37,7 +41,7 @@ impl Principal {
     pub fn caller(&self) -> String {
         match &self.kind {
             PrincipalKind::Local => "local".to_owned(),
-            PrincipalKind::Network => "network".to_owned(),
+            PrincipalKind::Network(address) => format!("address {}", of_one_host(*address)),
             PrincipalKind::Token(id) => format!("token {id}"),
             PrincipalKind::Subject(subject) => format!("subject {subject}"),
         }
@@ -53,11 +57,11 @@ impl Principal {
     }
 
     /// The caller without a token at a listener that needs none.
-    pub(super) fn of_network(role: Role) -> Self {
+    pub(super) fn of_network(address: IpAddr, role: Role) -> Self {
         Self {
             name: "trusted-network".to_owned(),
             role,
-            kind: PrincipalKind::Network,
+            kind: PrincipalKind::Network(address),
         }
     }
 }
