@@ -98,30 +98,77 @@ const OWN: &[&str] = &[
 
 #[test]
 fn what_others_bring_is_opened_in_one_place() {
-    let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut wrong = Vec::new();
-    let mut pending: Vec<_> = READERS.iter().map(|room| src.join(room)).collect();
-    pending.push(src.join("orchestrate/recipe.rs"));
-    while let Some(path) = pending.pop() {
-        let name = path.strip_prefix(&src).unwrap().display().to_string();
-        if path.is_dir() {
-            let is_tests = path.file_name().is_some_and(|name| name == "tests");
-            let entries = fs_err::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
-            pending.extend(entries.filter(|_| !is_tests));
-            continue;
-        }
-        let text = fs_err::read_to_string(&path).unwrap_or_default();
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for (number, line) in (1..).zip(code.lines()) {
-            if path.extension().is_some_and(|extension| extension == "rs")
-                && !OWN.contains(&name.as_str())
-                && OPENERS.iter().any(|opener| line.contains(opener))
-            {
-                wrong.push(format!("{name}:{number}: {}", line.trim()));
+    for room in READERS.iter().chain(&["orchestrate/recipe.rs"]) {
+        for (name, code) in sources(room) {
+            for (number, line) in (1..).zip(code.lines()) {
+                if !OWN.contains(&name.as_str()) && OPENERS.iter().any(|opener| line.contains(opener)) {
+                    wrong.push(format!("{name}:{number}: {}", line.trim()));
+                }
             }
         }
     }
     assert!(wrong.is_empty(), "read these by kiln_files:\n{}", wrong.join("\n"));
+}
+
+/// What connects to a host.
+const CONNECTORS: &[&str] = &[
+    "Client::builder()",
+    "reqwest::Client::new()",
+    "ClientBuilder::try_from(",
+    "SessionBuilder::default()",
+    "TcpStream::connect(",
+];
+
+/// The files that connect without looking where, and by whose choice.
+const CHOSEN: &[(&str, &str)] = &[
+    ("agent/doors.rs", "the sandbox's gateway"),
+    ("agent/fetch.rs", "whatever a sandbox may reach, by its network"),
+    ("cli/session.rs", "the server that its user named"),
+    ("doctor/storage.rs", "the operator's S3"),
+    ("orchestrate/agent_address.rs", "the operator's servers"),
+    ("proxy/mod.rs", "the operator's proxy"),
+    ("remote_nodes.rs", "an `admin`, whose host has to have a known key"),
+    ("sandbox/docker/dialect.rs", "the operator's engine"),
+    ("sandbox/doors.rs", "the loopback"),
+    ("sandbox/kubernetes/cluster.rs", "the operator's cluster"),
+    ("traces.rs", "the operator's collector"),
+];
+
+#[test]
+fn every_client_is_guarded_or_goes_where_its_operator_or_user_chose() {
+    let connects = |code: &str| CONNECTORS.iter().any(|connector| code.contains(connector));
+    let found: BTreeSet<_> = sources("")
+        .into_iter()
+        .filter(|(_, code)| connects(code) && !code.contains(".dns_resolver("))
+        .map(|(name, _)| name)
+        .collect();
+    let chosen = CHOSEN.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(
+        found, chosen,
+        "give these a kiln_addresses::Guard, or say who chose the host"
+    );
+}
+
+/// The code of the files below a room of the sources, without that of tests.
+fn sources(room: &str) -> Vec<(String, String)> {
+    let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut found, mut pending) = (Vec::new(), vec![src.join(room)]);
+    while let Some(path) = pending.pop() {
+        let is_tests = ["tests", "tests.rs"].iter().any(|name| path.ends_with(name));
+        if path.is_dir() && !is_tests {
+            let entries = fs_err::read_dir(&path).unwrap();
+            pending.extend(entries.map(|entry| entry.unwrap().path()));
+        } else if !is_tests
+            && path.extension().is_some_and(|extension| extension == "rs")
+            && path != src.join("layers.rs")
+        {
+            let text = fs_err::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+            found.push((path.strip_prefix(&src).unwrap().display().to_string(), code));
+        }
+    }
+    found
 }
 
 #[test]

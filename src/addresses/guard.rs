@@ -36,6 +36,8 @@ pub struct Guard {
 enum Others {
     /// Those that the chosen host names: public ones, and of the kinds that it has itself, as it was last seen.
     Named(Arc<RwLock<BTreeSet<Kind>>>),
+    /// The same, and private ones; if the host is this machine, also this machine by any of its addresses.
+    OfSite(Arc<RwLock<BTreeSet<Kind>>>),
     /// Of these kinds; there may be none.
     Of(BTreeSet<Kind>),
 }
@@ -81,6 +83,14 @@ impl Guard {
         }
     }
 
+    /// The rule for a host that its user chose, and that names other hosts of its site: besides, these may be private.
+    pub fn of_site(url: &Url) -> Self {
+        Self {
+            others: Others::OfSite(Arc::default()),
+            ..Self::of_namer(url)
+        }
+    }
+
     /// The rule for a host that may only have addresses of some kinds, and leads nowhere.
     pub fn within(url: &Url, kinds: impl IntoIterator<Item = Kind>, advice: &'static str) -> Self {
         Self {
@@ -105,7 +115,9 @@ impl Guard {
 
     /// Looks where the chosen host is. A name that only a proxy can resolve is taken to be public.
     pub async fn look(&self) {
-        let Others::Named(known) = &self.others else { return };
+        let (Others::Named(known) | Others::OfSite(known)) = &self.others else {
+            return;
+        };
         let found = match self.host.parse::<IpAddr>() {
             Ok(address) => vec![address],
             Err(_) => match resolve(&self.host).await {
@@ -153,10 +165,16 @@ impl Guard {
         let is_allowed = match (&self.own, &self.others) {
             (Some(kinds), _) if is_chosen => kinds.contains(&kind),
             (_, Others::Of(kinds)) => kinds.contains(&kind),
-            (_, Others::Named(known)) => {
+            (_, Others::Named(known) | Others::OfSite(known)) => {
                 let kinds = known.read().unwrap_or_else(PoisonError::into_inner);
-                // Who listens on the loopback is on this machine.
-                let also = kind == Kind::Here && kinds.contains(&Kind::Loopback);
+                let of_site = matches!(self.others, Others::OfSite(_));
+                let also = match kind {
+                    // Who listens on the loopback is on this machine.
+                    Kind::Here => kinds.contains(&Kind::Loopback),
+                    Kind::Loopback => of_site && kinds.contains(&Kind::Here),
+                    Kind::Private => of_site,
+                    _ => false,
+                };
                 kind == Kind::Public || kinds.contains(&kind) || also
             }
         };
@@ -260,6 +278,35 @@ mod tests {
         for address in own().unwrap() {
             let seen = [public, loopback, private].map(|guard| guard.check(&url(&host_of(address))).is_ok());
             assert_eq!(seen, [false, true, false], "{address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_site_is_public_or_private_and_not_this_machine() {
+        let guards = ["9.9.9.9", "127.0.0.1:9000", "10.0.0.1"].map(|host| Guard::of_site(&url(host)));
+        for guard in &guards {
+            guard.look().await;
+        }
+        for (to, expected) in [
+            ("1.1.1.1", [true, true, true]),
+            ("10.9.9.9", [true, true, true]),
+            ("127.0.0.2", [false, true, false]),
+            ("localhost", [false, true, false]),
+            ("169.254.169.254", [false, false, false]),
+            ("[fd00:ec2::254]", [false, false, false]),
+            ("169.254.1.1", [false, false, false]),
+        ] {
+            let seen = [0, 1, 2].map(|at| guards[at].check(&url(to)).is_ok());
+            assert_eq!(seen, expected, "{to}");
+        }
+        for address in own().unwrap() {
+            let own = url(&host_of(address));
+            let seen = [0, 1, 2].map(|at| guards[at].check(&own).is_ok());
+            assert_eq!(seen, [false, true, false], "{address}");
+            // Seen from this machine, its server's objects are on the loopback.
+            let here = Guard::of_site(&own);
+            here.look().await;
+            assert!(here.check(&url("127.0.0.1")).is_ok(), "{address}");
         }
     }
 

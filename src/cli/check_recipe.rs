@@ -177,7 +177,7 @@ async fn download(session: &Session, url: &str) -> Result<Vec<u8>, Failure> {
         let detail = format!("cannot get the recipe from S3: {}", error.without_url());
         Failure::new(Code::RecipeUnreachable, detail).hint("check that the S3 endpoint can be reached from here")
     };
-    let answer = session.client.objects()?.get(url).send().await;
+    let answer = session.client.object(url).await?.get().send().await;
     let answer = answer.and_then(reqwest::Response::error_for_status).map_err(failed)?;
     let (mut bytes, mut body) = (Vec::new(), answer.bytes_stream());
     while let Some(piece) = body.next().await {

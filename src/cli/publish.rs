@@ -10,7 +10,6 @@ use kiln_registry::{
     object::Object,
     publish::{self, Artifact, Image, Published},
 };
-use reqwest::Url;
 
 use super::{
     glance::{self, GlanceOptions},
@@ -117,12 +116,11 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
     let text = |data: &Data, name: &str| data.text(name).map(str::to_owned).ok_or_else(unknown);
     let digest = |hex: &str| format!("sha256:{hex}").parse::<Digest>().ok();
     let items = |name: &str| answer.get(name).clone().into_items();
-    let http = session.client.objects()?;
     let (mut artifacts, mut documents) = (Vec::new(), Vec::new());
     for artifact in items("artifacts").iter().chain(&items("provenance")) {
         let media_type = text(artifact, "type")?;
         let (size, path) = (artifact.number("size").ok_or_else(unknown)?, text(artifact, "path")?);
-        let url = Url::parse(&text(artifact, "url")?).map_err(|_| unknown())?;
+        let object = session.client.object(&text(artifact, "url")?).await?;
         // What no node needs to boot says something about the image.
         let list = if kind_of(&media_type).is_some() {
             &mut artifacts
@@ -135,9 +133,9 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
             size: Some(size),
             source: Shared::new(Object {
                 name: path,
-                url,
+                url: object.url,
                 size,
-                http: http.clone(),
+                http: object.http,
             }),
             media_type,
         });

@@ -100,8 +100,8 @@ async fn root_of(session: &Session, given: &str, cancelled: CancellationToken) -
         let cause = format!("the image `{given}` has no root file system");
         Failure::new(Code::RootUnreadable, cause).hint("`kiln images describe` shows its link")
     })?;
-    let objects = session.client.objects()?;
-    Ok(Ranges::new(objects, url.to_owned(), path.to_owned(), size, cancelled))
+    let object = session.client.object(url).await?;
+    Ok(Ranges::new(object, path.to_owned(), size, cancelled))
 }
 
 fn list<R: Read + Seek>(image: &mut Image<R>, path: &[u8], recursive: bool) -> Result<Vec<Found>, Failure> {

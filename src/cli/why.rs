@@ -124,7 +124,7 @@ pub(super) async fn statement(session: &Session, given: &str, id: &str) -> Resul
             format!("cannot read where `{given}` comes from: {why}"),
         )
     };
-    let answer = session.client.objects()?.get(url).send().await;
+    let answer = session.client.object(url).await?.get().send().await;
     let answer = answer.and_then(reqwest::Response::error_for_status);
     let answer = answer.map_err(|error| unread(error.without_url().to_string()))?;
     if answer.content_length().is_none_or(|size| size > MAX_SIZE as u64) {

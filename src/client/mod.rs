@@ -5,6 +5,7 @@
 
 use std::{fmt, path::Path, sync::Arc as Shared, time::Duration};
 
+use kiln_addresses::Guard;
 use kiln_records::{Code, Failure};
 use reqwest::{
     Certificate, Method, Url,
@@ -56,6 +57,22 @@ pub struct Client {
     /// The authorities that the user named.
     authorities: Option<Vec<Certificate>>,
     observer: Option<Observer>,
+}
+
+/// An object in S3, and the client that reads it.
+#[derive(Debug)]
+pub struct Object {
+    /// The client.
+    pub http: reqwest::Client,
+    /// The object's address, which may hold a signature.
+    pub url: Url,
+}
+
+impl Object {
+    /// A request for it.
+    pub fn get(self) -> reqwest::RequestBuilder {
+        self.http.get(self.url)
+    }
 }
 
 impl fmt::Debug for Client {
@@ -117,7 +134,8 @@ impl Client {
                 // Following a redirect could send a token elsewhere, or turn a PATCH into a GET.
                 .redirect(Policy::none());
             if server.is_loopback() {
-                builder = builder.no_proxy();
+                // What is sent in plain HTTP goes nowhere else, whatever a resolver says of `localhost`.
+                builder = builder.no_proxy().dns_resolver(Shared::new(Guard::loopback_only()));
             }
             if let Some(socket) = socket {
                 builder = builder.unix_socket(socket);
@@ -146,29 +164,42 @@ impl Client {
         self
     }
 
-    /// A client for objects in S3, at addresses that the server gives: S3 is not told who asks. It may speak TLS where the
-    /// server does not.
+    /// A client for an object in S3 at an address that the server gives, which is of the server's site: S3 is not told who
+    /// asks. It may speak TLS where the server does not.
     ///
     /// # Errors
     ///
-    /// `tls_unusable`.
-    pub fn objects(&self) -> Result<reqwest::Client, Failure> {
+    /// `tls_unusable`; `s3_unreachable` if the server leads to this machine or its surroundings, and is not there itself.
+    pub async fn object(&self, address: &str) -> Result<Object, Failure> {
+        let refused = |why: String| {
+            Failure::new(
+                Code::S3Unreachable,
+                format!("the server names an object that is not read: {why}"),
+            )
+            .hint("`s3.public_endpoint` of the server has to lead there from everywhere")
+        };
+        let url = Url::parse(address).map_err(|error| refused(error.to_string()))?;
+        let guard = Guard::of_site(&self.server.address(&[]));
+        guard.look().await;
+        guard.check(&url).map_err(|why| refused(why.to_string()))?;
         let builder = || {
             let builder = reqwest::Client::builder()
                 .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(CONNECT_TIMEOUT)
-                .redirect(Policy::none());
+                .redirect(Policy::none())
+                .dns_resolver(Shared::new(guard.clone()));
             if self.server.is_loopback() {
                 builder.no_proxy()
             } else {
                 builder
             }
         };
-        match &self.authorities {
-            Some(authorities) => build(builder().tls_certs_merge(authorities.clone())),
+        let http = match &self.authorities {
+            Some(authorities) => build(builder().tls_certs_merge(authorities.clone()))?,
             // A machine without any authorities can still speak plain HTTP.
-            None => builder().build().or_else(|_| build(builder().tls_certs_only([]))),
-        }
+            None => builder().build().or_else(|_| build(builder().tls_certs_only([])))?,
+        };
+        Ok(Object { http, url })
     }
 
     /// The server of this client.

@@ -18,7 +18,7 @@ use reqwest::{
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use super::refusal::innermost;
+use super::{Object, refusal::innermost};
 
 /// Bytes of a block.
 const BLOCK: usize = 256 << 10;
@@ -41,9 +41,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// An object that is read in parts. Reading blocks, and is not for threads that drive the runtime.
 #[derive(Debug)]
 pub struct Ranges {
-    http: reqwest::Client,
-    /// It may hold a signature, so that no message names it.
-    url: String,
+    object: Object,
     what: String,
     size: u64,
     cancelled: CancellationToken,
@@ -64,15 +62,14 @@ enum Problem {
 }
 
 impl Ranges {
-    /// The object of `size` bytes at `url`. Messages call it `what`. Nothing is read any more once `cancelled`.
+    /// The object, of `size` bytes. Messages call it `what`. Nothing is read any more once `cancelled`.
     ///
     /// # Panics
     ///
     /// Outside of a runtime, which carries out the requests.
-    pub fn new(http: reqwest::Client, url: String, what: String, size: u64, cancelled: CancellationToken) -> Self {
+    pub fn new(object: Object, what: String, size: u64, cancelled: CancellationToken) -> Self {
         Self {
-            http,
-            url,
+            object,
             what,
             size,
             cancelled,
@@ -144,7 +141,7 @@ impl Ranges {
     }
 
     async fn try_range(&mut self, begin: u64, end: u64) -> Result<Vec<u8>, Problem> {
-        let mut request = self.http.get(&self.url).timeout(TIMEOUT);
+        let mut request = self.object.http.get(self.object.url.clone()).timeout(TIMEOUT);
         request = request.header(RANGE, format!("bytes={begin}-{}", end - 1));
         if let Some(tag) = &self.tag {
             request = request.header(IF_MATCH, tag);

@@ -1,13 +1,14 @@
 //! The login to OpenStack, from the environment variables of its own clients. Reads the environment and talks to Keystone.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
+use kiln_addresses::Guard;
 use kiln_records::{Code, Failure};
 use reqwest::{Client, Url, header::HeaderValue, redirect::Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{accepted, json_of, send};
+use super::{Glance, accepted, json_of, send};
 
 /// The most bytes of a file of authorities.
 const MAX_AUTHORITIES: u64 = 16 << 20;
@@ -113,13 +114,16 @@ impl Login {
         })
     }
 
-    /// A client that trusts the right authorities and follows nobody elsewhere.
-    pub(super) fn http(&self, connect: Duration) -> Result<Client, Failure> {
+    /// A client that trusts the right authorities and follows nobody elsewhere; with a guard, it goes where that lets it.
+    fn http(&self, connect: Duration, guard: Option<Guard>) -> Result<Client, Failure> {
         let unusable = |error: String| Failure::new(Code::TlsUnusable, format!("TLS cannot be used: {error}"));
         let mut builder = Client::builder()
             .user_agent(concat!("kiln/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(connect)
             .redirect(Policy::none());
+        if let Some(guard) = guard {
+            builder = builder.dns_resolver(Arc::new(guard));
+        }
         if let Some(path) = &self.authorities {
             let pem = kiln_files::read_given(Path::new(path), MAX_AUTHORITIES)
                 .map_err(|error| unusable(error.to_string()))?;
@@ -136,22 +140,23 @@ impl Login {
         builder.build().map_err(|error| unusable(error.to_string()))
     }
 
-    /// The address of Glance and a token for it.
-    pub(super) async fn enter(self, http: &Client) -> Result<(Url, Option<String>), Failure> {
-        let (url, identity, scope) = match self.way {
+    /// Glance, as this login may use it.
+    pub(super) async fn enter(self, connect: Duration) -> Result<Glance, Failure> {
+        let http = self.http(connect, None)?;
+        let (url, identity, scope) = match &self.way {
             Way::Without | Way::Token(_) => {
                 let endpoint = self.endpoint.ok_or_else(|| missing("OS_IMAGE_URL"))?;
                 let token = match self.way {
                     Way::Token(token) => Some(token),
                     _ => None,
                 };
-                return Ok((endpoint, token));
+                return Ok(Glance { http, endpoint, token });
             }
             Way::Keystone { url, identity, scope } => (url, identity, scope),
         };
         let mut auth = json!({ "identity": identity });
         if let Some(scope) = scope {
-            auth["scope"] = scope;
+            auth["scope"] = scope.clone();
         }
         let tokens = format!("{}/auth/tokens", url.as_str().trim_end_matches('/'));
         let request = http.post(tokens).timeout(super::ANSWER).json(&json!({ "auth": auth }));
@@ -163,12 +168,24 @@ impl Login {
         let token = token.map(str::to_owned);
         let token = token.ok_or_else(|| Failure::new(Code::GlanceRefused, "Keystone gives no token"))?;
         let answer: Answer = json_of(response).await?;
-        let endpoint = match self.endpoint {
-            Some(endpoint) => endpoint,
-            None => answer.token.image(&self.interface, self.region.as_deref())?,
+        let (endpoint, http) = if let Some(endpoint) = &self.endpoint {
+            (endpoint.clone(), http)
+        } else {
+            let endpoint = answer.token.image(&self.interface, self.region.as_deref())?;
+            let guard = Guard::of_site(url);
+            guard.look().await;
+            guard.check(&endpoint).map_err(|why| {
+                let detail = format!("Keystone names an image service that is sent no token: {why}");
+                Failure::new(Code::GlanceLogin, detail).hint("OS_IMAGE_URL names one")
+            })?;
+            (endpoint, self.http(connect, Some(guard))?)
         };
         keeps_secrets(&endpoint)?;
-        Ok((endpoint, Some(token)))
+        Ok(Glance {
+            http,
+            endpoint,
+            token: Some(token),
+        })
     }
 }
 
@@ -308,5 +325,34 @@ mod tests {
     fn no_secret_is_shown() {
         let login = read(&[("OS_IMAGE_URL", "http://127.0.0.1:1"), ("OS_TOKEN", "swordfish")]).unwrap();
         assert!(!format!("{login:?}").contains("swordfish"));
+    }
+
+    #[tokio::test]
+    async fn keystone_has_no_token_sent_to_this_host_or_its_surroundings() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let answer = async |uri: axum::http::Uri| {
+            let place = uri.path().split('/').nth(1).unwrap_or_default();
+            let url = format!("https://{place}:1/");
+            let endpoints = json!([{ "interface": "public", "url": url }]);
+            let catalog = json!({ "token": { "catalog": [{ "type": "image", "endpoints": endpoints }] } });
+            ([("x-subject-token", "t")], axum::Json(catalog))
+        };
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
+        let enter = async |place: &str| {
+            let url = format!("http://127.0.0.1:{port}/{place}");
+            let login = read(&[
+                ("OS_AUTH_URL", &url),
+                ("OS_USERNAME", "u"),
+                ("OS_PASSWORD", "p"),
+                ("OS_PROJECT_NAME", "x"),
+            ]);
+            login.unwrap().enter(Duration::from_secs(5)).await
+        };
+        let glance = enter("10.0.0.1").await.unwrap();
+        assert_eq!(glance.endpoint.as_str(), "https://10.0.0.1:1/");
+        let refused = enter("169.254.169.254").await.unwrap_err();
+        assert!(refused.detail.contains("the metadata service of a cloud"), "{refused}");
     }
 }

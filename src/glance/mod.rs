@@ -133,9 +133,7 @@ impl Glance {
     ///
     /// `glance_login` when something is missing in the environment, and those of [`Glance::publish`].
     pub async fn open(login: Login) -> Result<Self, Failure> {
-        let http = login.http(CONNECT)?;
-        let (endpoint, token) = login.enter(&http).await?;
-        Ok(Self { http, endpoint, token })
+        login.enter(CONNECT).await
     }
 
     /// Uploads a disk, unless an image with that name and content is there. Images of this name that an earlier attempt

@@ -1,6 +1,14 @@
 //! Addresses to which Kiln connects on somebody's word.
 
-use crate::support::{Kiln, own_address, serve::Server};
+use serde_json::json;
+
+use crate::support::{
+    Kiln,
+    fake_server::{Answer, FakeServer},
+    own_address,
+    serve::Server,
+    server::NOBODY,
+};
 
 #[test]
 fn receivers_are_not_on_this_host_by_any_of_its_addresses() {
@@ -37,4 +45,24 @@ fn receivers_are_not_on_this_host_by_any_of_its_addresses() {
     }
     assert!(listener.accept().is_err(), "a receiver was asked");
     server.stop();
+}
+
+#[test]
+fn a_server_leads_its_clients_to_no_metadata() {
+    let kiln = Kiln::bare();
+    for host in ["169.254.169.254", "[fd00:ec2::254]", "0.0.0.0"] {
+        let url = format!("http://{host}/latest?X-Amz-Signature=secret");
+        let root =
+            json!({ "type": "application/vnd.cray.image.rootfs.squashfs", "path": "s3://b/r", "size": 1, "url": url });
+        let server =
+            FakeServer::start(move |_| Answer::json(200, &json!({ "id": NOBODY, "name": "x", "artifacts": [root] })));
+        let mut command = kiln.command(["images", "files", NOBODY, "--server", &server.url()]);
+        let told = crate::support::run({
+            command.arg("/");
+            command
+        });
+        let told = told.failed();
+        assert!(told.contains("an object that is not read: it is at "), "{host}: {told}");
+        assert!(!told.contains("secret"), "{told}");
+    }
 }

@@ -112,13 +112,19 @@ fn with<T: Send + 'static>(
             "http://{}/bucket/root?X-Amz-Signature=secret",
             listener.local_addr().unwrap()
         );
+        let url = url.parse().unwrap();
         tokio::spawn(async move { axum::serve(listener, router).await });
         let http = reqwest::Client::builder()
             .no_proxy()
             .tls_certs_only([])
             .build()
             .unwrap();
-        let ranges = Ranges::new(http, url, "s3://bucket/root".to_owned(), size as u64, cancelled);
+        let ranges = Ranges::new(
+            super::Object { http, url },
+            "s3://bucket/root".to_owned(),
+            size as u64,
+            cancelled,
+        );
         let done = tokio::task::spawn_blocking(move || read(ranges, &bytes)).await.unwrap();
         let asked = object.asked.lock().unwrap().clone();
         (done, asked)
