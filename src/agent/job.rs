@@ -151,6 +151,9 @@ impl Steps<'_> {
         if self.job.from.is_some_and(|from| from > Step::Build) {
             pauses::tell_again(&outputs, self.channel).await?;
         }
+        if self.job.from.is_some_and(|from| from > Step::Customize) {
+            customize::recover(self.job, &outputs, self.events).await?;
+        }
         for step in outputs.steps() {
             self.conceal(step, &outputs);
             outputs = blocking(move || outputs.begin(step).map(|()| outputs)).await?;

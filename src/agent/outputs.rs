@@ -94,7 +94,10 @@ impl Outputs {
         };
         let text = fs_err::read(scratch.join(FILE)).map_err(|error| missing(error.to_string()))?;
         let facts: Facts = serde_json::from_slice(&text).map_err(|error| missing(error.to_string()))?;
-        if facts.finished.is_none_or(|finished| finished < before(from)) {
+        // The agent died while the shell was open.
+        let is_left_open = from == Step::Package && facts.finished == Some(before(Step::Customize));
+        let is_left_open = is_left_open && outputs.opened().exists();
+        if !is_left_open && facts.finished.is_none_or(|finished| finished < before(from)) {
             return Err(missing(format!("step {} was not finished", before(from))));
         }
         if from == Step::Verify {
@@ -113,6 +116,11 @@ impl Outputs {
             ..facts
         };
         Ok(outputs)
+    }
+
+    /// The note of what is in the root only while its shell is open.
+    pub fn opened(&self) -> PathBuf {
+        self.scratch.join("root.open")
     }
 
     /// The path of the root.
@@ -207,7 +215,7 @@ impl Outputs {
         // First, so that a crash in between does not leave removed outputs recorded as finished.
         self.finished(self.before(step))?;
         let products = match step {
-            Step::Fetch if self.steps.contains(&Step::Customize) => vec![self.base(), self.root()],
+            Step::Fetch if self.steps.contains(&Step::Customize) => vec![self.base(), self.root(), self.opened()],
             Step::Fetch => vec![self.recipe().0, self.recipe().1],
             Step::Build => vec![
                 self.root(),
@@ -240,7 +248,9 @@ impl Outputs {
             file.persist(self.scratch.join(FILE))?;
             Ok(())
         };
-        write().map_err(|error| Failure::io("cannot record the progress of the job", &error))
+        let is_closed = step >= Step::Customize;
+        let written = write().and_then(|()| if is_closed { remove(&self.opened()) } else { Ok(()) });
+        written.map_err(|error| Failure::io("cannot record the progress of the job", &error))
     }
 }
 
@@ -346,6 +356,23 @@ mod tests {
         assert!(outputs.root().join("etc").exists() && !outputs.twinned().exists());
         resumed(Step::Verify).unwrap();
         assert!(outputs.root().join("etc").exists());
+    }
+
+    #[test]
+    fn a_root_whose_shell_was_open_can_be_packaged() {
+        let scratch = tempfile::tempdir().unwrap();
+        let resumed = |from| Outputs::of_another_attempt(scratch.path(), Step::of(JobType::Customize), from);
+        let mut outputs = Outputs::none(scratch.path(), Step::of(JobType::Customize));
+        fs_err::create_dir_all(outputs.root()).unwrap();
+        outputs.begin(Step::Customize).unwrap();
+        assert_eq!(resumed(Step::Package).unwrap_err().code, Code::NothingToResume);
+        fs_err::write(outputs.opened(), "{}").unwrap();
+        assert_eq!(resumed(Step::Upload).unwrap_err().code, Code::NothingToResume);
+        let mut again = resumed(Step::Package).unwrap();
+        assert_eq!(again.steps().next(), Some(Step::Package));
+        again.begin(Step::Package).unwrap();
+        assert!(!again.opened().exists());
+        resumed(Step::Package).unwrap();
     }
 
     #[test]

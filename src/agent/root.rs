@@ -26,6 +26,8 @@ use nix::{
     },
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{events::Events, process::blocking, processes};
 
 /// The mounts over the root's own directories.
@@ -35,7 +37,7 @@ const MOUNTS: [&str; 3] = ["proc", "sys", "dev"];
 const RESOLVER: &str = "etc/resolv.conf";
 
 /// A root that is open for work.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct OpenRoot {
     root: PathBuf,
     /// The directory for entries that were replaced.
@@ -46,7 +48,7 @@ pub struct OpenRoot {
 }
 
 /// An entry that is in a root temporarily.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Inserted {
     path: PathBuf,
     /// The original entry, if there was one.
@@ -166,6 +168,24 @@ impl OpenRoot {
         Ok(())
     }
 
+    /// Notes what is in the root, so that [`OpenRoot::recover`] can restore it if this agent dies.
+    pub fn note(&self, at: &Path) -> io::Result<()> {
+        fs_err::write(at, serde_json::to_vec(self)?)
+    }
+
+    /// Restores a root that the agent of another sandbox has left open, from what that has noted. Mounts have gone with
+    /// the sandbox. A root that was restored already stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// Something is mounted in the root, or what was noted cannot be read.
+    pub fn recover(noted: &Path) -> Result<Vec<Warning>, Failure> {
+        let failed = |error: io::Error| Failure::io("cannot restore the root of another sandbox", &error);
+        let text = fs_err::read(noted).map_err(failed)?;
+        let open: Self = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        open.restore()
+    }
+
     /// Ends all other processes in the sandbox, and restores the root. Warns of what was not restored: somebody's work is not
     /// lost for a file that cannot be put back.
     ///
@@ -197,7 +217,7 @@ impl OpenRoot {
                 .and_then(|()| fs_err::set_permissions(&self.root, Permissions::from_mode(mode)));
             note(&self.root, restored);
         }
-        note(&self.aside, remove_tree(&self.aside));
+        note(&self.aside, super::outputs::remove(&self.aside));
         Ok(warnings)
     }
 }

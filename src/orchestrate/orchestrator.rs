@@ -41,6 +41,10 @@ use crate::{
     webhooks::Webhooks,
 };
 
+/// What to do about the work in a shell that was open when its job failed.
+const WORK_IN_SHELL: &str = "what was changed in its shell may still be on its disk: `kiln jobs retry --from package` makes an image \
+                             of it";
+
 /// The parts needed to carry jobs out.
 #[derive(Debug)]
 pub struct Parts {
@@ -343,7 +347,12 @@ impl Orchestrator {
                 if run.fall_back(&failure).is_ok() {
                     return Ok(());
                 }
-                run.fail(failure.clone(), now)
+                let mut failure = failure.clone();
+                if run.has_open_shell() && run.plan.runner.is_none() {
+                    let hints = failure.hint.take().into_iter().chain([WORK_IN_SHELL.to_owned()]);
+                    failure.hint = Some(hints.collect::<Vec<_>>().join("; "));
+                }
+                run.fail(failure, now)
             })
             .await?;
         let Some(Ok(StoredRun { run, .. })) = changed else {

@@ -104,3 +104,20 @@ fn the_work_of_a_shell_without_a_verdict_can_still_be_packaged() {
     assert_eq!(changed(rootfs(), &after), paths(&["/root", "/root/work"]));
     site.stop();
 }
+
+#[test]
+fn the_work_of_a_shell_outlives_its_sandbox() {
+    needs!(support::no_namespaces(), support::not_root());
+    let site = Site::start(&[("KILN__WATCH__KEEP_FAILED", "1h")]);
+    let job = site.customize(&["--ssh-containers-jail", "true"]);
+    let shell = site.open(&job);
+    shell.run("echo work > /root/work; touch /tmp/failed; rm /tmp/failed");
+    let killed =
+        "for one in /proc/[0-9]*; do case $(cat $one/comm) in agent|kiln-agent) kill -9 ${one#/proc/};; esac; done";
+    let _ = shell.try_run(killed);
+    assert_eq!(site.failed(&job), "sandbox_lost");
+    let again = site.json(&["jobs", "retry", &job, "--from", "package"]);
+    let (_, after) = site.succeeded(again["id"].as_str().unwrap());
+    assert_eq!(changed(rootfs(), &after), paths(&["/root", "/root/work", "/tmp"]));
+    site.stop();
+}

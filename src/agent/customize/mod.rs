@@ -7,8 +7,16 @@ pub mod rootfs;
 use std::path::PathBuf;
 
 use super::{
-    channel::Channel, events::Events, outputs::Outputs, pauses, process::blocking, programs::Programs,
-    release::Releases, root::OpenRoot, shell, twins::Twins,
+    channel::Channel,
+    events::Events,
+    outputs::Outputs,
+    pauses,
+    process::blocking,
+    programs::Programs,
+    release::Releases,
+    root::OpenRoot,
+    shell,
+    twins::{Twins, layout},
 };
 use kiln_records::{
     Execs, Failure, Warning,
@@ -33,6 +41,33 @@ pub struct Customizing<'a> {
     pub releases: &'a Releases,
     /// Takes events.
     pub events: &'a Events,
+}
+
+/// Restores the root in which an agent died while its shell was open, if one did: the changes are its user's.
+///
+/// # Errors
+///
+/// Something is mounted in the root, or it is not known what is to be restored.
+pub async fn recover(job: &JobDescription, outputs: &Outputs, events: &Events) -> Result<(), Failure> {
+    let (noted, root) = (outputs.opened(), outputs.root());
+    if !noted.exists() {
+        return Ok(());
+    }
+    let text = "the root is as it was when its sandbox was lost, in which its shell was open";
+    events.say(text.to_owned()).await;
+    if job.shell.as_ref().is_some_and(|plan| plan.wish.jail) {
+        let cleared = shell::clear(&root);
+        cleared.map_err(|error| Failure::io("cannot clear up after the shell", &error))?;
+    }
+    // The mount point of native twins, where it is no directory of the image's.
+    let _ = fs_err::remove_dir(root.join(layout::MOUNT.trim_start_matches('/')));
+    for warning in blocking(move || OpenRoot::recover(&noted)).await? {
+        events.warn(warning).await;
+    }
+    if let Err(failure) = pauses::trust_the_site(&outputs.root(), false).await {
+        events.warn(Warning::of(&failure, &failure)).await;
+    }
+    Ok(())
 }
 
 impl Customizing<'_> {
@@ -89,6 +124,8 @@ impl Customizing<'_> {
         let Some(plan) = by_hand else { return Ok(()) };
         let root = self.outputs.root();
         self.releases.look(&root, self.events).await?;
+        open.note(&self.outputs.opened())
+            .map_err(|error| Failure::io("cannot note what is in the root", &error))?;
         let opening = shell::Opening {
             job: self.job,
             plan,

@@ -128,6 +128,15 @@ pub async fn hold(opening: Opening<'_>, channel: &Channel, events: &Events) -> R
     Ok(end)
 }
 
+/// Removes the files of verdicts that the user of a jail may have left in a root.
+pub fn clear(root: &Path) -> std::io::Result<()> {
+    let signals = Signals {
+        dir: root.join("tmp"),
+        seen: "/tmp",
+    };
+    signals.close()
+}
+
 /// Returns when the shell has to end.
 async fn wait(clock: &Clock<'_>, signals: &Signals, channel: &Channel, events: &Events) -> End {
     let mut told = clock.until();

@@ -112,8 +112,12 @@ impl Orchestrator {
         if !run.kept || run.owner != Some(self.id) {
             return Err(Refusal::FilesGone);
         }
-        let reached = run.steps.last().map(|last| last.step);
         let steps = run.plan.steps();
+        // However the sandbox of an open shell ended, the root is as its user left it.
+        let by_hand =
+            steps.contains(&Step::Customize) && run.shell.as_ref().is_some_and(|shell| shell.opened.is_some());
+        let left = by_hand.then_some(Step::Customize);
+        let reached = run.steps.last().map(|last| last.step).max(left);
         let skips = |last: Step| steps.iter().any(|between| *between > last && *between < from);
         if !steps.contains(&from) || reached.is_none_or(skips) {
             return Err(Refusal::NotReached { from, reached });
