@@ -144,8 +144,8 @@ settings! {
         /// The maximum size of a file uploaded through the API: a recipe archive or an artifact of an image.
         upload_bytes: Size = Size(20 << 30);
         /// The number of records of each kind that a caller may have made, deleted ones among them: recipes, images, public
-        /// keys, jobs, schedules, image sets and remote build nodes. What a schedule, an image set or a job makes counts for
-        /// whoever has made that; no job is made without room for an image. 0 means no limit.
+        /// keys, jobs, schedules, image sets, changes of channels and remote build nodes. What a schedule, an image set or a job
+        /// makes counts for whoever has made that; no job is made without room for an image. 0 means no limit.
         records_of_caller: u32 = 100_000;
         /// The number of records of each kind beyond which no caller makes more; 0 means no limit.
         records: u32 = 1_000_000;

@@ -1,10 +1,13 @@
 //! A list takes little memory, however much there is to list and however many read it at once.
 
 use futures::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
-use crate::support::server::{Server, id_of, unique};
+use crate::{
+    doors::{filled, operations},
+    support::server::{Server, id_of, unique},
+};
 
 /// The records in the database, of which each is as large as one may be.
 const RECORDS: usize = 3_000;
@@ -104,4 +107,53 @@ async fn lists_of_kilns_own_are_cut_and_say_how_to_go_on() {
     assert_eq!(keys.json().as_array().unwrap().len(), 1_501);
     assert!(keys.header("link").is_empty());
     assert!(api.ids("/v3/public-keys").await.contains(&key));
+}
+
+/// Lists without `limit`, and what bounds them.
+const OTHERWISE: [(&str, &str); 7] = [
+    ("/kiln/v1/channels", "1000 channels"),
+    (
+        "/kiln/v1/channels/{name}/{channel}/history",
+        "changes of a channel that are kept",
+    ),
+    (
+        "/kiln/v1/exports/assisted-installer/os-images",
+        "sets that are looked through",
+    ),
+    (
+        "/kiln/v1/exports/assisted-installer/release-images",
+        "sets that are looked through",
+    ),
+    ("/kiln/v1/webhooks", "receivers in the configuration"),
+    ("/v3/remote-build-nodes", "records of a kind"),
+    ("/v3/remote-build-nodes/status", "records of a kind"),
+];
+
+#[test]
+async fn every_list_of_the_description_has_a_bound() {
+    let api = Server::shared();
+    let document = api.read("/openapi.json").await;
+    let is_list = |described: &Value| {
+        let mut schema = &described["responses"]["200"]["content"]["application/json"]["schema"];
+        while let Some(name) = schema["$ref"].as_str() {
+            schema = document.pointer(name.trim_start_matches('#')).unwrap();
+        }
+        schema["type"] == "array"
+            || schema["type"]
+                .as_array()
+                .is_some_and(|all| all.contains(&json!("array")))
+    };
+    let mut lists = 0;
+    for operation in operations(&api).await {
+        if operation.method != "GET" || !is_list(&operation.described) {
+            continue;
+        }
+        lists += 1;
+        let parameters = operation.described["parameters"].as_array();
+        let limit = parameters.into_iter().flatten().find(|one| one["name"] == "limit");
+        let is_bounded = limit.is_some_and(|limit| limit["schema"]["maximum"].is_u64());
+        let otherwise = OTHERWISE.iter().any(|(path, _)| filled(path) == operation.path);
+        assert!(is_bounded != otherwise, "{}: {limit:?}", operation.path);
+    }
+    assert!(lists > 20, "{lists}");
 }

@@ -4,12 +4,15 @@ use kiln::store::{Allowance, AuditQuery, Count, DeliveryQuery, DroppedKind, Make
 use kiln_records::{
     Moment, RemoteBuildNode,
     audit::{AuditEntry, KnownBy},
+    set::promotion::{Promotion, PromotionKind},
     webhook::{Delivery, Event},
 };
+use sqlx::{Connection as _, SqliteConnection};
 
 use crate::store::{
     place::{self, Place},
     runs::run,
+    sets::{promotion, set},
 };
 
 on_both!(
@@ -47,7 +50,7 @@ async fn noted(store: &SharedStore, caller: &str, status: u16) {
 /// The counts of a kind.
 async fn count(store: &SharedStore, kind: &str) -> Count {
     let counts = store.counts().await.unwrap();
-    assert_eq!(counts.len(), 7, "{counts:?}");
+    assert_eq!(counts.len(), 8, "{counts:?}");
     counts.into_iter().find(|count| count.kind == kind).unwrap()
 }
 
@@ -133,6 +136,45 @@ async fn webhooks_of_one_caller_push_out_no_others(place: &Place) {
     assert_eq!(store.dropped().await.unwrap()[0].number, 1);
 }
 
+/// Tables whose rows count for no caller, and what bounds them.
+const OF_KILN: [(&str, &str); 14] = [
+    ("doomed_objects", "the objects of records"),
+    ("dropped", "one row for each kind"),
+    ("failed_twins", "the oldest go"),
+    ("image_packages", "the packages of images"),
+    ("job_log", "the size of a job's log"),
+    ("job_pulses", "one row for each job"),
+    ("job_usage", "one row for each job"),
+    ("object_refs", "the objects of records"),
+    ("package_lists", "one row for each image"),
+    ("schedule_ticks", "1000 of each schedule"),
+    ("servers", "the operator"),
+    ("site", "one row"),
+    ("tokens", "the operator"),
+    ("_sqlx_migrations", "the versions of Kiln"),
+];
+
+#[test]
+async fn every_table_counts_for_callers_or_is_bounded_otherwise() {
+    let place = Place::sqlite();
+    let store = place.open().await;
+    let url = format!("sqlite://{}", place.file().display());
+    let mut records = SqliteConnection::connect(&url).await.unwrap();
+    let tables = "SELECT name, EXISTS (SELECT 1 FROM pragma_table_info(tables.name) WHERE name = 'caller') \
+                  FROM sqlite_schema AS tables WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
+    let tables: Vec<(String, bool)> = sqlx::query_as(tables).fetch_all(&mut records).await.unwrap();
+    let counted: Vec<_> = store.counts().await.unwrap().iter().map(|count| count.kind).collect();
+    for (table, has_caller) in &tables {
+        let otherwise = OF_KILN.iter().any(|(name, _)| name == table);
+        assert!(*has_caller != otherwise, "{table} has no budget");
+        // Those that are left have budgets of their own, or are only to be cleared away.
+        let own = ["audit", "deliveries", "deleted_jobs"].contains(&table.as_str());
+        assert_eq!(counted.contains(&table.as_str()), *has_caller && !own, "{table}");
+    }
+    assert!(tables.len() > 20, "{tables:?}");
+    records.close().await.unwrap();
+}
+
 async fn a_caller_adds_no_more_than_it_may(place: &Place) {
     let store = place.open().await;
     let add = async |caller: &str, of_caller, of_all| {
@@ -213,6 +255,22 @@ async fn a_caller_adds_no_more_than_it_may(place: &Place) {
     register("a", "x1").await.unwrap();
     register("b", "x2").await.unwrap();
     assert_eq!(count(&store, "remote_build_nodes").await.all, 2);
+    // So do changes of channels, of which one set may have any number.
+    let set = set("n", "1");
+    store.insert_set(&set).await.unwrap();
+    let change = async |channel: &str, number, kind| {
+        let promotion = Promotion {
+            channel: channel.to_owned(),
+            kind,
+            ..promotion(&set, number)
+        };
+        allowance("a", 1, 0).scope(store.promote(&promotion)).await
+    };
+    change("one", 1, PromotionKind::Promote).await.unwrap();
+    let refused = change("two", 1, PromotionKind::Promote).await.unwrap_err();
+    assert!(refused.to_string().contains("as many promotions"), "{refused}");
+    // What nodes should not boot is withdrawn whenever that is found.
+    change("one", 2, PromotionKind::Withdraw).await.unwrap();
     // Nor is one of them too large.
     let mut large = place::image("i");
     large.metadata.insert("k".to_owned(), "v".repeat(64 << 10));

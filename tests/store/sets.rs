@@ -23,7 +23,7 @@ on_both!(
     a_set_in_a_channel_stays,
 );
 
-fn set(name: &str, version: &str) -> ImageSet {
+pub(super) fn set(name: &str, version: &str) -> ImageSet {
     ImageSet {
         id: SetId::new(),
         created: Moment::from_micros(1_700_000_000_123_456),
@@ -48,7 +48,7 @@ fn set(name: &str, version: &str) -> ImageSet {
     }
 }
 
-fn promotion(set: &ImageSet, number: u32) -> Promotion {
+pub(super) fn promotion(set: &ImageSet, number: u32) -> Promotion {
     Promotion {
         name: set.name.clone(),
         channel: "stable".to_owned(),

@@ -16,8 +16,11 @@ use crate::{
 /// The table of remote build nodes.
 pub(super) const NODES: &str = "remote_build_nodes";
 
+/// The table of changes of channels.
+pub(super) const CHANGES: &str = "promotions";
+
 /// The tables of records that count for their callers.
-const COUNTED: [&str; 7] = [
+const COUNTED: [&str; 8] = [
     Recipe::NAME,
     Image::NAME,
     PublicKey::NAME,
@@ -25,6 +28,7 @@ const COUNTED: [&str; 7] = [
     Schedule::NAME,
     ImageSet::NAME,
     NODES,
+    CHANGES,
 ];
 
 /// What the caller may still add to a table.

@@ -4,14 +4,15 @@ use async_trait::async_trait;
 use kiln_records::{
     ImageSet, Moment, SetId,
     budget::PROMOTIONS,
-    set::promotion::{Promotion, SetChange},
+    set::promotion::{Promotion, PromotionKind, SetChange},
 };
 use sqlx::{Executor, Row as _};
 
 use super::{
     Connection, Row, Statement, ThisStore,
+    budget::{Budget, CHANGES},
     page::{fitting, page},
-    rows::read_stored,
+    rows::{push, read_stored},
     statements::{select_stored, update},
 };
 use crate::store::{Channels, Lock, Query, Result, SetDeleted, Sets, StoreError, Stored};
@@ -57,6 +58,7 @@ impl Sets for ThisStore {
     async fn replace_set(&self, set: &ImageSet, revision: i64, change: Option<SetChange>) -> Result<()> {
         let mut replace = update(set, Vec::new(), revision);
         let mut channels = leading_to(set.id);
+        let budget = Budget::of(CHANGES);
         // Exclusive, so that no channel comes to lead to the set meanwhile.
         let lock = if change.is_some() { Lock::Alone } else { Lock::Shared };
         self.write(lock, move |db| {
@@ -67,7 +69,7 @@ impl Sets for ThisStore {
                 let Some(change) = change else { return Ok(()) };
                 for row in db.fetch_all(channels.build()).await? {
                     let next = read_promotion(&row)?.of_set(&change);
-                    add_promotion(db, &next).await?;
+                    add_promotion(db, &next, &budget).await?;
                 }
                 Ok(())
             })
@@ -99,6 +101,7 @@ impl Sets for ThisStore {
 impl Channels for ThisStore {
     async fn promote(&self, promotion: &Promotion) -> Result<()> {
         let promotion = promotion.clone();
+        let budget = Budget::of(CHANGES);
         let set = promotion.set_id.map(|id| {
             let mut set = Statement::new("SELECT id FROM sets WHERE id = ");
             set.push_bind(id.to_string());
@@ -112,7 +115,11 @@ impl Channels for ThisStore {
                 {
                     return Err(StoreError::Stale);
                 }
-                add_promotion(db, &promotion).await
+                // The others go back only, and no further than to what was promoted.
+                if promotion.kind == PromotionKind::Promote {
+                    budget.check(db).await?;
+                }
+                add_promotion(db, &promotion, &budget).await
             })
         });
         match done.await {
@@ -223,12 +230,17 @@ fn of_channel(name: &str, channel: &str) -> Statement {
 }
 
 /// Adds a change to the history of a channel, of which only the latest changes are kept.
-async fn add_promotion(db: &mut Connection, promotion: &Promotion) -> Result<()> {
-    let mut add = Statement::new("INSERT INTO promotions (name, channel, number, set_id, record) VALUES (");
+async fn add_promotion(db: &mut Connection, promotion: &Promotion, budget: &Budget) -> Result<()> {
+    let (column, caller) = budget.column();
+    let mut add = Statement::new(format!(
+        "INSERT INTO {CHANGES} (name, channel, number, set_id, {column}, record) VALUES ("
+    ));
     add.push_bind(promotion.name.clone()).push(", ");
     add.push_bind(promotion.channel.clone()).push(", ");
     add.push_bind(i64::from(promotion.number)).push(", ");
     add.push_bind(promotion.set_id.map(|id| id.to_string())).push(", ");
+    push(&mut add, caller);
+    add.push(", ");
     add.push_bind(document(promotion)?).push(")");
     db.execute(add.build()).await?;
     let mut forget = Statement::new("DELETE FROM promotions WHERE name = ");
