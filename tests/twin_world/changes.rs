@@ -91,6 +91,7 @@ fn an_upgrade_replaces_libraries_without_a_gap() {
     assert!(copied.unwrap().success());
     let upgraded = Package {
         version: format!("{}+1", libc.version),
+        host_version: format!("{}+1", libc.version),
         host: host.path().join("libc6"),
         ..libc.clone()
     };
@@ -98,6 +99,42 @@ fn an_upgrade_replaces_libraries_without_a_gap() {
     assert_eq!(world.census(), before.0);
     assert_ne!(inode(&world, "lib/libc.so.6"), before.1);
     assert_eq!(inode(&world, "lib/libselinux.so.1"), before.2);
+}
+
+#[test]
+fn a_rebuild_has_twins_but_of_files_that_name_their_version() {
+    let debian = Debian::shared();
+    let rebuilt = debian.packages.iter().map(|package| {
+        // libc6 and ldd name their version.
+        let (host_version, _) = package.version.rsplit_once("+deb").unwrap_or((&package.version, ""));
+        let host_version = host_version.to_owned();
+        let version = if host_version == package.version {
+            format!("{host_version}+b1")
+        } else {
+            package.version.clone()
+        };
+        Package {
+            version,
+            host_version,
+            ..package.clone()
+        }
+    });
+    let rebuilt: Vec<_> = rebuilt.collect();
+    let mut world = debian.world();
+    let refused = world.add(&rebuilt).unwrap().refused;
+    let named: Vec<_> = refused
+        .iter()
+        .filter(|refused| refused.why.contains("names its version"))
+        .collect();
+    assert!(
+        named.iter().any(|refused| refused.path.ends_with("/libc.so.6")),
+        "{refused:?}"
+    );
+    assert!(!named.iter().any(|refused| refused.path.ends_with("/cat")), "{named:?}");
+    // All that needs libc waits for it; with libc of the same version, the others run.
+    assert_eq!(world.census().programs, 0);
+    world.add(&[debian.package("libc6").clone()]).unwrap();
+    assert!(exists(&world, &format!("bin/{}", debian.key("/bin/cat"))));
 }
 
 #[test]

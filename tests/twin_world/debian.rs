@@ -107,9 +107,10 @@ impl Debian {
                 .collect();
             Some(Package {
                 name,
-                version,
+                version: version.clone(),
                 files,
                 host,
+                host_version: version,
             })
         });
         let packages = packages.collect();

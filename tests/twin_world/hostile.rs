@@ -18,6 +18,7 @@ fn adding(put: impl FnOnce(&Debian, &std::path::Path)) -> (Added, usize) {
     let package = Package {
         name: "tool".to_owned(),
         version: "1".to_owned(),
+        host_version: "1".to_owned(),
         files: vec![
             "/usr/bin/tool".into(),
             "/bin/tool".into(),

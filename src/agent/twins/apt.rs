@@ -241,7 +241,7 @@ impl Apt {
                     repository.add_for_target(listed);
                 } else if arch == host && trusted == "yes" {
                     // An unsigned list, of a recipe that allows it, proves nothing about its packages.
-                    repository.add_for_host(listed);
+                    repository.add_for_host(Format::Deb, listed);
                 }
             })?;
         }
@@ -342,14 +342,29 @@ fn with_keys_of(sources: &str, root: &Root, dir: &Path) -> io::Result<String> {
 }
 
 /// The fields of a list that matter, as its lines begin.
-const FIELDS: [&[u8]; 6] = [
+const FIELDS: [&[u8]; 9] = [
     b"Package: ",
     b"Version: ",
     b"Architecture: ",
     b"Filename: ",
     b"Size: ",
     b"SHA256: ",
+    b"Source: ",
+    b"Built-Using: ",
+    b"Static-Built-Using: ",
 ];
+
+/// The source package and its version, which all builds have, and what was `linked` into this one.
+///
+/// `Source` has both where they differ from the package's own, as with a rebuild (`3.11-4+b1`).
+fn source_of_all_builds(name: &str, version: &str, source: &str, linked: &[String]) -> String {
+    let (of, its) = match source.split_once(" (") {
+        Some((of, its)) => (of, its.trim_end_matches(')')),
+        None if source.is_empty() => (name, version),
+        None => (source, version),
+    };
+    format!("{of} {its} {}", linked.join(" "))
+}
 
 /// Hands the packages of one list to `take`, each with its architecture.
 fn read(repository: &str, mut list: impl BufRead, mut take: impl FnMut(&str, Listed)) -> io::Result<()> {
@@ -360,7 +375,7 @@ fn read(repository: &str, mut list: impl BufRead, mut take: impl FnMut(&str, Lis
         line.clear();
         let read = list.read_until(b'\n', &mut line)?;
         if line.trim_ascii().is_empty() {
-            let [name, version, arch, file, size, sha256] = std::mem::take(&mut fields);
+            let [name, version, arch, file, size, sha256, source, linked @ ..] = std::mem::take(&mut fields);
             let address = format!("{}/{file}", repository.trim_end_matches('/'));
             let digest = PackageDigest::parse(&sha256).filter(|_| !file.is_empty());
             let offer = digest.zip(size.parse().ok()).map(|(digest, size)| Offer {
@@ -370,8 +385,9 @@ fn read(repository: &str, mut list: impl BufRead, mut take: impl FnMut(&str, Lis
                 is_signed: false,
             });
             if !name.is_empty() {
+                let source = source_of_all_builds(&name, &version, &source, &linked);
                 let id = (name, version);
-                take(&arch, Listed { id, offer });
+                take(&arch, Listed { id, source, offer });
             }
             if read == 0 {
                 return Ok(());
@@ -412,6 +428,22 @@ mod tests {
             .map(|(arch, (name, _), offer)| (&**arch, &**name, offer))
             .collect();
         assert_eq!(others, [("all", "doc", &None), ("amd64", "odd", &None)]);
+    }
+
+    #[test]
+    fn builds_of_one_source_are_told_by_it() {
+        let of = |name, version, source, linked: &[&str]| {
+            let linked: Vec<_> = linked.iter().map(|text| (*text).to_owned()).collect();
+            source_of_all_builds(name, version, source, &linked)
+        };
+        let plain = of("grep", "3.11-4", "", &["", ""]);
+        assert_eq!(of("grep", "3.11-4+b1", "grep (3.11-4)", &["", ""]), plain);
+        assert_ne!(of("grep", "3.11-4+b1", "", &["", ""]), plain);
+        assert_ne!(of("grep", "3.11-4+b1", "grep (3.11-4)", &["", "rustc (= 1.85)"]), plain);
+        assert_eq!(
+            of("libx1", "1-2", "x", &["", ""]),
+            of("libx1", "1-2+b3", "x (1-2)", &["", ""])
+        );
     }
 
     #[test]
@@ -466,7 +498,7 @@ mod tests {
         let given = at("state/empty/signed_debian_dists_stable_main_binary-amd64_Packages");
         assert_eq!(fs_err::metadata(given).unwrap().len(), 0);
         let twin = |name: &str| index.twin(&(name.to_owned(), "1".to_owned()), None);
-        assert_eq!(twin("bash").unwrap().address, "http://signed/debian/bash.deb");
+        assert_eq!(twin("bash").unwrap().offer.address, "http://signed/debian/bash.deb");
         // An unsigned list proves nothing.
         assert!(twin("dash").is_err());
     }

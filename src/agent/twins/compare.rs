@@ -42,20 +42,21 @@ pub(super) fn compare(
         }
         let host = packages.known.get(&(name.clone(), version.clone()));
         match host.map(|package| &package.host) {
-            Some(Host::At(host)) if is_new => {
-                let host = host.clone();
+            Some(Host::At { dir, version: of_host }) if is_new => {
+                let (host, host_version) = (dir.clone(), of_host.clone());
                 offers.push(world::Package {
                     name,
                     version,
                     files,
                     host,
+                    host_version,
                 });
             }
             Some(Host::Missing(_)) if is_new => {
                 world.remove(&name).map_err(io::Error::other)?;
                 world.note_emulated(&name, &version, &files);
             }
-            Some(Host::At(_) | Host::Missing(_)) if !files.is_empty() => {}
+            Some(Host::At { .. } | Host::Missing(_)) if !files.is_empty() => {}
             _ if was_there => world.remove(&name).map_err(io::Error::other)?,
             _ => {}
         }

@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use memchr::memmem;
+
 use super::{
     choice::{Item, Library, Verdict},
     elf::{self, Elf, Kind},
@@ -29,12 +31,14 @@ const LARGEST_TOLD: u64 = 256 << 20;
 pub struct Package {
     /// Its name.
     pub name: String,
-    /// Its version, which both builds have.
+    /// Its version.
     pub version: String,
     /// Files of the target's build: absolute paths in the root, where the files are as the package brought them.
     pub files: Vec<PathBuf>,
     /// The directory into which the host's build was unpacked. Files are linked from there where that can be done.
     pub host: PathBuf,
+    /// The version of the host's build: the same, or that of a rebuild of the same source.
+    pub host_version: String,
 }
 
 /// A file that has no twin, and why.
@@ -238,6 +242,24 @@ impl Gatherer {
             origins,
         } = pair;
         let Some(origin) = origins.first() else { return Ok(None) };
+        if package.version != package.host_version {
+            // A build that names its version does so on both sides. The longer one is less likely to be there by chance.
+            let names_its_version = if package.host_version.len() > package.version.len() {
+                let twin = fs_err::read(package.host.join(origin))?;
+                Ok(names_version(&twin, &package.host_version))
+            } else {
+                whole(&original).map(|original| names_version(&original, &package.version))
+            };
+            let why = match names_its_version {
+                Ok(false) => None,
+                Ok(true) => Some("it names its version, and the host has a rebuild".to_owned()),
+                Err(why) => Some(why),
+            };
+            if let Some(why) = why {
+                refused.extend(paths.first().map(|path| Refused::new(path, Ground::Untold, &why)));
+                return Ok(None);
+            }
+        }
         let mut found = self.alone(package, origin, elf);
         found.item.verdict = self.verdict(package, &paths, elf);
         let is_library = found.item.library.is_some();
@@ -406,6 +428,14 @@ fn has_fused_libm() -> bool {
     return true;
 }
 
+/// Whether the text of a package's version, `[EPOCH:]VERSION`, is in a file. The note in which rpm and systemd keep it for
+/// tools that look at core dumps does not count: no program reads its own.
+fn names_version(file: &[u8], version: &str) -> bool {
+    const NOTE: &[u8] = b"\"version\":\"";
+    let version = version.split_once(':').map_or(version, |(_, version)| version);
+    memmem::find_iter(file, version.as_bytes()).any(|at| !file[..at].ends_with(NOTE))
+}
+
 /// The content of a file of the root.
 fn whole(mut file: &File) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
@@ -458,6 +488,15 @@ fn files_below(top: &Path) -> io::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_is_found_in_texts_and_not_in_the_note_of_a_package() {
+        assert!(names_version(b"\0GNU ld (Debian 2.44-3+b1)\0", "1:2.44-3+b1"));
+        assert!(!names_version(b"\0GNU ld (Debian 2.44-3)\0", "1:2.44-3+b1"));
+        let note = br#"{"type":"rpm","name":"grep","version":"3.11-2.14","architecture":"aarch64"}"#;
+        assert!(!names_version(note, "0:3.11-2.14"));
+        assert!(names_version(&[note, &b"3.11-2.14"[..]].concat(), "0:3.11-2.14"));
+    }
 
     #[cfg(target_arch = "x86_64")]
     #[test]

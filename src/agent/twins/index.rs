@@ -31,6 +31,8 @@ pub(super) struct Offer {
 #[derive(Debug)]
 pub(super) struct Listed {
     pub(super) id: Id,
+    /// What it was built from, as a text that all builds of it have; empty if that is not known.
+    pub(super) source: String,
     pub(super) offer: Option<Offer>,
 }
 
@@ -43,6 +45,8 @@ pub(super) enum Lack {
     Stranger,
     /// It may have come from several repositories, whose packages for the host differ.
     Ambiguous,
+    /// The host has another build of the same source only, and that has other files.
+    Rebuilt,
 }
 
 impl Lack {
@@ -52,6 +56,7 @@ impl Lack {
             Self::Missing => format!("emulated, since {host} has no equal package"),
             Self::Stranger => "emulated, since it is not known which repository they came from".to_owned(),
             Self::Ambiguous => format!("emulated, since repositories that have them differ in those for {host}"),
+            Self::Rebuilt => format!("emulated, since {host} has a rebuild of them with other files"),
         }
     }
 
@@ -61,6 +66,7 @@ impl Lack {
             Self::Missing => format!("{host} has no equal package"),
             Self::Stranger => "it is not known which repository it came from".to_owned(),
             Self::Ambiguous => format!("repositories that have it differ in that for {host}"),
+            Self::Rebuilt => format!("{host} has a rebuild of it with other files"),
         }
     }
 }
@@ -69,10 +75,28 @@ impl Lack {
 #[derive(Debug, Default)]
 pub(super) struct Repository {
     host: HashMap<Id, Offer>,
+    /// The newest build for the host of each package and source.
+    rebuilds: HashMap<(String, String), String>,
     /// Whether it has packages for the host that cannot be fetched and checked by its list.
     has_unusable: bool,
-    /// The versions of each package of the target, with their archives.
-    target: HashMap<String, Vec<(String, Option<Archive>)>>,
+    /// The builds of each package of the target.
+    target: HashMap<String, Vec<Build>>,
+}
+
+/// A build of a package of the target.
+#[derive(Debug)]
+struct Build {
+    version: String,
+    source: String,
+    archive: Option<Archive>,
+}
+
+/// A package for the host that may replace one of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Twin<'a> {
+    pub(super) offer: &'a Offer,
+    /// Its version: that of the target's package, or of another build of the same source.
+    pub(super) version: &'a str,
 }
 
 /// Digest and size of a package's file.
@@ -85,34 +109,65 @@ pub(super) struct Index {
     repositories: Vec<Repository>,
 }
 
+impl<'a> Twin<'a> {
+    /// The digest of its file.
+    const fn digest(self) -> &'a PackageDigest {
+        &self.offer.digest
+    }
+}
+
 impl Repository {
-    /// Adds a package for the host. For a name and version that is known already, the earlier one counts.
-    pub(super) fn add_for_host(&mut self, Listed { id, offer }: Listed) {
-        match offer {
-            Some(offer) => {
-                self.host.entry(id).or_insert(offer);
+    /// Adds a package for the host in this `format`. For a name and version that is known already, the earlier one counts.
+    pub(super) fn add_for_host(&mut self, format: Format, Listed { id, source, offer }: Listed) {
+        let Some(offer) = offer else {
+            self.has_unusable = true;
+            return;
+        };
+        if !source.is_empty() {
+            let newest = self
+                .rebuilds
+                .entry((id.0.clone(), source))
+                .or_insert_with(|| id.1.clone());
+            if is_newer(format, &id.1, newest) {
+                newest.clone_from(&id.1);
             }
-            None => self.has_unusable = true,
         }
+        self.host.entry(id).or_insert(offer);
     }
 
     /// Adds a package for the target.
-    pub(super) fn add_for_target(&mut self, Listed { id, offer }: Listed) {
+    pub(super) fn add_for_target(&mut self, Listed { id, source, offer }: Listed) {
         let (name, version) = id;
-        let file = offer.map(|offer| (offer.digest, offer.size));
-        self.target.entry(name).or_default().push((version, file));
+        let archive = offer.map(|offer| (offer.digest, offer.size));
+        let build = Build {
+            version,
+            source,
+            archive,
+        };
+        self.target.entry(name).or_default().push(build);
     }
 
-    /// The files that it lists for a package of the target.
-    fn files(&self, (name, version): &Id) -> impl Iterator<Item = Option<&Archive>> {
-        let versions = self.target.get(name).into_iter().flatten();
-        versions.filter_map(move |(listed, file)| (listed == version).then_some(file.as_ref()))
+    /// Its builds of a package of the target.
+    fn builds(&self, (name, version): &Id) -> impl Iterator<Item = &Build> {
+        let builds = self.target.get(name).into_iter().flatten();
+        builds.filter(move |build| build.version == *version)
+    }
+
+    /// Its package for the host that has the same name and version as a `build` of the target, or else the same source.
+    fn twin(&self, id: &Id, build: &Build) -> Option<Twin<'_>> {
+        let rebuild = || {
+            let source = (id.0.clone(), build.source.clone());
+            let version = self.rebuilds.get(&source)?.clone();
+            self.host.get_key_value(&(source.0, version))
+        };
+        let ((_, version), offer) = self.host.get_key_value(id).or_else(rebuild)?;
+        Some(Twin { offer, version })
     }
 
     /// Whether it lists a newer version of a package of the target.
     fn has_newer(&self, format: Format, (name, version): &Id) -> bool {
-        let mut versions = self.target.get(name).into_iter().flatten();
-        versions.any(|(listed, _)| is_newer(format, listed, version))
+        let mut builds = self.target.get(name).into_iter().flatten();
+        builds.any(|build| is_newer(format, &build.version, version))
     }
 }
 
@@ -129,20 +184,22 @@ impl Index {
     /// # Errors
     ///
     /// There is none, and why.
-    pub(super) fn twin(&self, id: &Id, archive: Option<&[PackageDigest]>) -> Result<&Offer, Lack> {
+    pub(super) fn twin(&self, id: &Id, archive: Option<&[PackageDigest]>) -> Result<Twin<'_>, Lack> {
         let mut twin = None;
         for repository in &self.repositories {
             // A listed file without a usable digest may be any.
-            let is_origin = |file: Option<&Archive>| match (archive, file) {
+            let is_origin = |build: &&Build| match (archive, &build.archive) {
                 (Some(archive), Some((digest, _))) => archive.contains(digest),
                 _ => true,
             };
-            if repository.files(id).any(is_origin) {
-                let offer = repository.host.get(id);
-                match twin {
-                    None => twin = Some(offer),
-                    Some(known) if known.map(|known| &known.digest) == offer.map(|offer| &offer.digest) => {}
-                    Some(_) => return Err(Lack::Ambiguous),
+            let mut builds = repository.builds(id).filter(is_origin).peekable();
+            if builds.peek().is_some() {
+                for found in builds.map(|build| repository.twin(id, build)) {
+                    match twin {
+                        None => twin = Some(found),
+                        Some(known) if known.map(Twin::digest) == found.map(Twin::digest) => {}
+                        Some(_) => return Err(Lack::Ambiguous),
+                    }
                 }
             } else if archive.is_none() && repository.has_newer(self.format, id) {
                 return Err(Lack::Stranger);
@@ -153,15 +210,19 @@ impl Index {
 
     /// The kinds of digests by which a package of the target is listed.
     pub(super) fn kinds(&self, id: &Id) -> BTreeSet<DigestKind> {
-        let files = self.repositories.iter().flat_map(|repository| repository.files(id));
-        files.flatten().map(|(digest, _)| digest.kind()).collect()
+        self.archives(id).flatten().map(|(digest, _)| digest.kind()).collect()
+    }
+
+    /// The archives by which a package of the target is listed.
+    fn archives(&self, id: &Id) -> impl Iterator<Item = Option<&Archive>> {
+        let builds = self.repositories.iter().flat_map(|repository| repository.builds(id));
+        builds.map(|build| build.archive.as_ref())
     }
 
     /// Whether an archive of the target of this size is not complete yet.
     pub(super) fn is_arriving(&self, id: &Id, size: u64) -> bool {
-        let mut sizes = self.repositories.iter().flat_map(|repository| repository.files(id));
         let mut is_longer = false;
-        !sizes.any(|file| {
+        !self.archives(id).any(|file| {
             is_longer |= file.is_some_and(|(_, whole)| size < *whole);
             file.is_some_and(|(_, whole)| size == *whole)
         }) && is_longer
@@ -197,6 +258,7 @@ mod tests {
         };
         Listed {
             id: sed(version),
+            source: String::new(),
             offer: Some(offer),
         }
     }
@@ -212,7 +274,7 @@ mod tests {
             made.add_for_target(listed(version, file));
         }
         for (version, file) in host {
-            made.add_for_host(listed(version, file));
+            made.add_for_host(Format::Deb, listed(version, file));
         }
         made
     }
@@ -221,7 +283,7 @@ mod tests {
         let index = Index::new(Format::Deb, repositories);
         let archive = archive.map(|file| vec![digest(file)]);
         let found = index.twin(&sed(version), archive.as_deref());
-        found.map(|offer| offer.address.trim_start_matches("http://h/").to_owned())
+        found.map(|twin| twin.offer.address.trim_start_matches("http://h/").to_owned())
     }
 
     /// The repository that the packages came from.
@@ -245,8 +307,10 @@ mod tests {
         assert_eq!(found(repository(&[("4.9-1", "target")], &[])), Err(Lack::Ambiguous));
         // A digest of another kind may be of any file.
         let mut other = Repository::default();
-        let (id, offer) = (sed("4.9-1"), None);
-        other.add_for_target(Listed { id, offer });
+        other.add_for_target(Listed {
+            offer: None,
+            ..listed("4.9-1", "any")
+        });
         assert_eq!(found(other), Err(Lack::Ambiguous));
     }
 
@@ -280,23 +344,68 @@ mod tests {
     }
 
     #[test]
+    fn a_rebuild_of_the_same_source_is_a_twin() {
+        let of = |source: &str, version: &str| Listed {
+            source: source.to_owned(),
+            ..listed(version, version)
+        };
+        let index = |target: &[&str], host: &[(&str, &str)]| {
+            let mut made = Repository::default();
+            for version in target {
+                made.add_for_target(of("sed 4.9-1", version));
+            }
+            for (source, version) in host {
+                made.add_for_host(Format::Deb, of(source, version));
+            }
+            Index::new(Format::Deb, vec![made])
+        };
+        let twin = |target: &[&str], host: &[(&str, &str)]| {
+            let index = index(target, host);
+            let found = index.twin(&sed(target[0]), None);
+            found.map(|twin| (twin.version.to_owned(), twin.offer.address.clone()))
+        };
+        let found = |version: &str| Ok((version.to_owned(), format!("http://h/{version}")));
+        let same = "sed 4.9-1";
+        assert_eq!(twin(&["4.9-1+b1"], &[(same, "4.9-1")]), found("4.9-1"));
+        assert_eq!(
+            twin(&["4.9-1"], &[(same, "4.9-1+b2"), (same, "4.9-1+b10")]),
+            found("4.9-1+b10")
+        );
+        // The same version comes first.
+        assert_eq!(
+            twin(&["4.9-1+b1"], &[(same, "4.9-1+b1"), (same, "4.9-1+b2")]),
+            found("4.9-1+b1")
+        );
+        assert_eq!(
+            twin(
+                &["4.9-1+b1"],
+                &[("sed 4.9-2", "4.9-2"), ("sed 4.9-1 rust (= 1)", "4.9-1")]
+            ),
+            Err(Lack::Missing)
+        );
+        assert_eq!(twin(&["4.9-1+b1"], &[("", "4.9-1")]), Err(Lack::Missing));
+    }
+
+    #[test]
     fn a_package_can_be_listed_by_several_kinds_of_digests() {
         let long = PackageDigest::parse(&"5".repeat(128)).unwrap();
         let mut other = Repository::default();
-        for (add, file) in [
-            (Repository::add_for_target as fn(&mut _, _), "t"),
-            (Repository::add_for_host, "h"),
-        ] {
+        let of_kind = |file| {
             let mut listed = listed("4.9-1", file);
             listed.offer.as_mut().unwrap().digest = long.clone();
-            add(&mut other, listed);
-        }
+            listed
+        };
+        other.add_for_target(of_kind("t"));
+        other.add_for_host(Format::Rpm, of_kind("h"));
         let index = Index::new(Format::Rpm, vec![other, repository(&[("4.9-1", "target")], &[])]);
         assert_eq!(
             index.kinds(&sed("4.9-1")),
             BTreeSet::from([DigestKind::Sha256, DigestKind::Sha512])
         );
-        let twin = |archive: &[PackageDigest]| index.twin(&sed("4.9-1"), Some(archive)).map(|offer| &*offer.address);
+        let twin = |archive: &[PackageDigest]| {
+            let twin = index.twin(&sed("4.9-1"), Some(archive));
+            twin.map(|twin| &*twin.offer.address)
+        };
         assert_eq!(twin(&[digest("some"), long.clone()]), Ok("http://h/h"));
         assert_eq!(twin(&[digest("target"), long]), Err(Lack::Ambiguous));
         assert_eq!(twin(&[digest("target")]), Err(Lack::Missing));
@@ -308,10 +417,11 @@ mod tests {
         assert_eq!(why(honest()), None);
         assert!(why(Repository::default()).unwrap().ends_with("no packages for it"));
         let mut weak = Repository::default();
-        weak.add_for_host(Listed {
-            id: sed("4.9-1"),
+        let unusable = Listed {
             offer: None,
-        });
+            ..listed("4.9-1", "any")
+        };
+        weak.add_for_host(Format::Deb, unusable);
         assert!(why(weak).unwrap().contains("SHA-512"));
     }
 

@@ -37,10 +37,19 @@ pub(super) struct Kept {
 pub(super) struct Counterpart {
     /// The package's name.
     pub(super) name: String,
-    /// The version of both builds.
+    /// Its version.
     pub(super) version: String,
-    /// The name of the directory into which it is unpacked, or why there is none.
-    pub(super) found: Result<String, Lack>,
+    /// The host's build, or why there is none.
+    pub(super) found: Result<Build, Lack>,
+}
+
+/// An unpacked package of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Build {
+    /// The name of the directory into which it is unpacked.
+    pub(super) dir: String,
+    /// Its version.
+    pub(super) version: String,
 }
 
 impl Kept {
@@ -108,7 +117,13 @@ mod tests {
             target: Arch::Aarch64,
             format: Format::Deb,
             counterparts: vec![
-                counterpart("bash", Ok("bash_1:2-3".to_owned())),
+                counterpart(
+                    "bash",
+                    Ok(Build {
+                        dir: "bash_1:2-3".to_owned(),
+                        version: "1:2-3".to_owned(),
+                    }),
+                ),
                 counterpart("mine", Err(Lack::Stranger)),
             ],
             conditions: "0".to_owned(),

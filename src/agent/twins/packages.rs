@@ -25,7 +25,8 @@ use super::{
     format::Format,
     index::{Id, Index, Lack},
     installed::{self, State},
-    kept::Counterpart,
+    kept::{Build, Counterpart},
+    pairs::counterparts,
     side_by_side::side_by_side,
     source::Source,
     unchanged::may_be_program,
@@ -67,8 +68,8 @@ pub(super) enum Host {
     None,
     /// There is no package that would certainly be its twin.
     Missing(Lack),
-    /// It is unpacked in this directory.
-    At(PathBuf),
+    /// It is unpacked in the directory `dir`, and has this `version`.
+    At { dir: PathBuf, version: String },
 }
 
 /// All packages seen so far.
@@ -76,6 +77,7 @@ pub(super) enum Host {
 pub(super) struct Packages {
     root: PathBuf,
     target: Arch,
+    host: Arch,
     format: Format,
     /// The directory for the host's unpacked packages.
     unpacked: PathBuf,
@@ -89,10 +91,11 @@ pub(super) struct Packages {
 }
 
 impl Packages {
-    pub(super) fn new(root: &Path, target: Arch, format: Format, unpacked: PathBuf) -> Self {
+    pub(super) fn new(root: &Path, target: Arch, host: Arch, format: Format, unpacked: PathBuf) -> Self {
         Self {
             root: root.to_owned(),
             target,
+            host,
             format,
             unpacked,
             seen: HashSet::new(),
@@ -220,43 +223,78 @@ impl Packages {
         }
         // Whether these are in the root has yet to be checked.
         self.database = None;
-        let offers: Vec<_> = wanted.iter().filter_map(|(_, twin)| twin.ok()).collect();
+        let twins = wanted.iter().filter_map(|(_, twin)| twin.ok());
+        let offers: Vec<_> = twins.map(|twin| twin.offer).collect();
         let mut files = downloads.get(&source.trust(), &offers)?.into_iter();
         let wanted = wanted.into_iter().map(|(id, twin)| {
-            let file = twin.map(|_| files.next().flatten());
-            (id, file)
+            let twin = twin.map(|twin| (files.next().flatten(), twin.version));
+            (id, twin)
         });
-        let unpacked = side_by_side(wanted.collect(), UNPACKERS, |(id, file)| {
-            self.unpack(id, file.as_ref().ok()?.as_ref()?)
+        let unpacked = side_by_side(wanted.collect(), UNPACKERS, |(id, twin)| {
+            let (file, version) = twin.as_ref().map_err(|lack| *lack)?;
+            self.unpack(id, version, file.as_deref().ok_or(Lack::Missing)?)
         });
         let (mut count, mut without) = (0, Vec::new());
-        for ((id, file), host) in unpacked {
+        for ((id, twin), host) in unpacked {
             let Some(package) = self.known.get_mut(&id) else {
                 continue;
             };
-            if let Some(dir) = host {
-                package.host = Host::At(dir);
-                count += 1;
-            } else {
-                self.has_failed |= file.is_ok();
-                let lack = file.err().unwrap_or(Lack::Missing);
-                package.host = Host::Missing(lack);
-                without.push((id, lack));
+            match host {
+                Ok(host) => {
+                    package.host = host;
+                    count += 1;
+                }
+                Err(lack) => {
+                    self.has_failed |= twin.is_ok() && lack == Lack::Missing;
+                    package.host = Host::Missing(lack);
+                    without.push((id, lack));
+                }
             }
         }
         Ok((count, without))
     }
 
-    /// Unpacks the host's package `id`, and removes its archive. `None` when it is damaged.
-    fn unpack(&self, id: &Id, archive: &Path) -> Option<PathBuf> {
-        let (name, version) = id;
+    /// Unpacks the host's package of this `version` for that of the target `id`, and removes its archive.
+    ///
+    /// # Errors
+    ///
+    /// It is damaged, or it is a rebuild with other files.
+    fn unpack(&self, id: &Id, version: &str, archive: &Path) -> Result<Host, Lack> {
+        let (name, of_target) = id;
         let sums = self.known.get(id).map_or(&[][..], |package| &package.sums);
         // Versions may contain colons, and so may paths.
-        let into = self.unpacked.join(format!("{name}_{version}"));
-        let opened = fs_err::File::open(archive).ok()?;
-        let unpacked = self.format.unpack(opened.into_parts().0, sums, &into);
+        let dir = self.unpacked.join(format!("{name}_{of_target}"));
+        let unpack = || {
+            let (file, _) = fs_err::File::open(archive)?.into_parts();
+            if version != of_target && !self.has_files_of(sums, file.try_clone()?)? {
+                return Ok(false);
+            }
+            self.format.unpack(file, sums, &dir).map(|()| true)
+        };
+        let unpacked: io::Result<bool> = unpack();
         let _ = fs_err::remove_file(archive);
-        unpacked.ok().map(|()| into)
+        let version = version.to_owned();
+        match unpacked {
+            Ok(true) => Ok(Host::At { dir, version }),
+            Ok(false) => Err(Lack::Rebuilt),
+            Err(_) => Err(Lack::Missing),
+        }
+    }
+
+    /// Whether a rebuild for the host has the files of the target's package with these `sums`: all that may be programs.
+    fn has_files_of(&self, sums: &[Sum], rebuild: File) -> io::Result<bool> {
+        let facts = self.format.facts(rebuild)?;
+        let mut of_host: BTreeSet<_> = facts
+            .sums
+            .into_iter()
+            .map(|sum| sum.path)
+            .filter(|path| may_be_program(path))
+            .collect();
+        let has = |sum: &Sum| {
+            let found = counterparts(&sum.path, self.target, self.host).find(|path| of_host.remove(path));
+            found.is_some()
+        };
+        Ok(sums.iter().all(has) && of_host.is_empty())
     }
 
     /// The counterparts of all packages, as far as they are needed. `None` if some of them are not known: these may be had
@@ -268,7 +306,10 @@ impl Packages {
                 Host::Unknown => return None,
                 Host::None => continue,
                 Host::Missing(lack) => Err(*lack),
-                Host::At(dir) => Ok(dir.file_name()?.to_str()?.to_owned()),
+                Host::At { dir, version } => Ok(Build {
+                    dir: dir.file_name()?.to_str()?.to_owned(),
+                    version: version.clone(),
+                }),
             };
             counterparts.push(Counterpart {
                 name: name.clone(),
@@ -289,8 +330,9 @@ impl Packages {
                 continue;
             };
             match found {
-                Ok(dir) if is_name(&dir) && self.unpacked.join(&dir).is_dir() => {
-                    package.host = Host::At(self.unpacked.join(dir));
+                Ok(Build { dir, version }) if is_name(&dir) && self.unpacked.join(&dir).is_dir() => {
+                    let dir = self.unpacked.join(dir);
+                    package.host = Host::At { dir, version };
                     count += 1;
                 }
                 // It is looked for.
@@ -311,7 +353,7 @@ impl Packages {
         let format = self.format;
         let is_tried = |path: &str| table.probes(path).next().is_some();
         let announced = self.known.iter_mut().filter_map(|((name, _), package)| {
-            if !matches!(package.host, Host::At(_)) {
+            if !matches!(package.host, Host::At { .. }) {
                 return None;
             }
             let archive = package.archive.take()?;
@@ -376,7 +418,7 @@ mod tests {
         let (root, unpacked) = (dir.path().join("root"), dir.path().join("host"));
         let table = Table::built_in().unwrap();
         let packages = || {
-            let mut packages = Packages::new(&root, Arch::Aarch64, Format::Deb, unpacked.clone());
+            let mut packages = Packages::new(&root, Arch::Aarch64, Arch::X86_64, Format::Deb, unpacked.clone());
             for (name, program) in [
                 ("a", "bin/a"),
                 ("b", "bin/b"),
@@ -400,7 +442,10 @@ mod tests {
         let counterpart = |name: &str, found: Result<&str, Lack>| Counterpart {
             name: name.to_owned(),
             version: "1".to_owned(),
-            found: found.map(str::to_owned),
+            found: found.map(|dir| Build {
+                dir: dir.to_owned(),
+                version: "1".to_owned(),
+            }),
         };
         fs_err::create_dir_all(unpacked.join("a_1")).unwrap();
         fs_err::create_dir_all(dir.path().join("other")).unwrap();
@@ -416,7 +461,8 @@ mod tests {
         ]);
         assert_eq!(taken, (1, vec![(("b".to_owned(), "1".to_owned()), Lack::Stranger)]));
         let host = |name: &str| &some.known[&(name.to_owned(), "1".to_owned())].host;
-        assert_eq!(*host("a"), Host::At(unpacked.join("a_1")));
+        let (dir, version) = (unpacked.join("a_1"), "1".to_owned());
+        assert_eq!(*host("a"), Host::At { dir, version });
         assert_eq!(
             (host("c"), host("d"), host("doc")),
             (&Host::Unknown, &Host::Unknown, &Host::None)
@@ -438,9 +484,54 @@ mod tests {
     }
 
     #[test]
+    fn a_rebuild_has_the_files_of_the_package() {
+        let dir = tempfile::tempdir().unwrap();
+        let packages = Packages::new(
+            dir.path(),
+            Arch::Aarch64,
+            Arch::X86_64,
+            Format::Deb,
+            dir.path().join("host"),
+        );
+        let sum = |path: &str| format!("{}  {path}\n", "0".repeat(32));
+        let has = |of_target: &[&str], of_host: &[&str]| {
+            let control = dir.path().join("grep/DEBIAN");
+            fs_err::create_dir_all(&control).unwrap();
+            let text = "Package: grep\nVersion: 3.11-4\nArchitecture: amd64\nMaintainer: x\nDescription: y\n";
+            fs_err::write(control.join("control"), text).unwrap();
+            let sums: String = of_host.iter().map(|path| sum(path)).collect();
+            fs_err::write(control.join("md5sums"), sums).unwrap();
+            let archive = dir.path().join("grep.deb");
+            let mut build = std::process::Command::new("dpkg-deb");
+            build.arg("--build").arg(dir.path().join("grep")).arg(&archive);
+            assert!(build.output().unwrap().status.success());
+            let sums: Vec<_> = of_target
+                .iter()
+                .filter_map(|path| Sum::parse(sum(path).trim_end()))
+                .collect();
+            packages.has_files_of(&sums, File::open(archive).unwrap()).unwrap()
+        };
+        let of_target = ["usr/bin/grep", "usr/lib/aarch64-linux-gnu/libx.so.1"];
+        let of_host = ["usr/bin/grep", "usr/lib/x86_64-linux-gnu/libx.so.1", "usr/share/doc/x"];
+        assert!(has(&of_target, &of_host));
+        assert!(!has(&of_target[..1], &of_host), "a library more");
+        assert!(!has(&of_target, &of_host[..1]), "a library less");
+        assert!(!has(
+            &of_target,
+            &["usr/bin/grep", "usr/lib/x86_64-linux-gnu/libx.so.2"]
+        ));
+    }
+
+    #[test]
     fn an_archive_that_was_not_examined_is_seen() {
         let root = tempfile::tempdir().unwrap();
-        let mut packages = Packages::new(root.path(), Arch::Aarch64, Format::Deb, root.path().join("host"));
+        let mut packages = Packages::new(
+            root.path(),
+            Arch::Aarch64,
+            Arch::X86_64,
+            Format::Deb,
+            root.path().join("host"),
+        );
         assert!(!packages.are_arriving());
         let archives = root.path().join("var/cache/apt/archives");
         fs_err::create_dir_all(archives.join("partial")).unwrap();

@@ -24,6 +24,8 @@ struct Described {
     digest: String,
     size: Option<u64>,
     location: Option<String>,
+    source: String,
+    vendor: String,
     /// The address that `location` is relative to, if it is not the repository's.
     base: Option<Url>,
 }
@@ -58,7 +60,7 @@ pub(super) fn read(
                 }
             }
             Event::Empty(element) if depth == 2 => package.take_attributes(&element),
-            Event::Text(piece) if depth == 3 => {
+            Event::Text(piece) if depth == 3 || depth == 4 => {
                 text.push_str(&piece.decode().map_err(|error| broken(&error))?);
             }
             Event::End(element) => {
@@ -66,6 +68,8 @@ pub(super) fn read(
                     (3, b"name") => package.name = std::mem::take(&mut text),
                     (3, b"arch") => package.arch = std::mem::take(&mut text),
                     (3, b"checksum") if package.digest.is_empty() => package.digest = std::mem::take(&mut text),
+                    (4, b"rpm:sourcerpm") => package.source = std::mem::take(&mut text),
+                    (4, b"rpm:vendor") => package.vendor = std::mem::take(&mut text),
                     (2, _) => {
                         let described = std::mem::take(&mut package);
                         let arch = described.arch.clone();
@@ -106,8 +110,26 @@ impl Described {
     /// The package as a line of a repository's list.
     fn listed(mut self, repository: &Url, is_signed: bool) -> Listed {
         let id = (std::mem::take(&mut self.name), std::mem::take(&mut self.version));
+        let source = self.source_of_all_builds().to_owned();
         let offer = self.offer(repository, is_signed);
-        Listed { id, offer }
+        Listed { id, source, offer }
+    }
+
+    /// The source package, without what tells its builds apart.
+    ///
+    /// The Open Build Service, which SUSE uses, ends a release with the number of the build:
+    /// `grep-3.11-2.14.src.rpm` and `grep-3.11-2.12.src.rpm` are of one source.
+    fn source_of_all_builds(&self) -> &str {
+        let source = ["src", "nosrc"]
+            .iter()
+            .find_map(|kind| self.source.strip_suffix(&format!(".{kind}.rpm")));
+        let source = source.unwrap_or_default();
+        let counts_builds = self.vendor.contains("SUSE") || self.vendor.starts_with("obs:");
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        match source.rsplit_once('.') {
+            Some((all, count)) if counts_builds && is_number(count) => all,
+            _ => source,
+        }
     }
 
     /// `None` when its description is incomplete, or has a digest of another kind.
@@ -189,6 +211,38 @@ mod tests {
         };
         assert_eq!(found[0].2, Some(bash));
         assert_eq!(found[1].2.as_ref().unwrap().address, "http://other/a.rpm");
+    }
+
+    #[test]
+    fn the_number_of_a_build_is_no_part_of_its_source() {
+        let source = |vendor: &str, source: &str| {
+            let of = format!("<rpm:vendor>{vendor}</rpm:vendor><rpm:sourcerpm>{source}</rpm:sourcerpm>");
+            let text = package("grep", "x86_64", "href=\"a.rpm\"").replace("<format>", &format!("<format>{of}"));
+            let text = format!("<metadata>{text}</metadata>");
+            let mut found = String::new();
+            let address = Url::parse("http://h/").unwrap();
+            read(text.as_bytes(), &address, false, |_, listed| found = listed.source).unwrap();
+            found
+        };
+        for (vendor, srpm, of_all) in [
+            ("openSUSE", "grep-3.11-2.14.src.rpm", "grep-3.11-2"),
+            (
+                "SUSE LLC &lt;https://www.suse.com/&gt;",
+                "grep-3.1-150000.4.6.1.src.rpm",
+                "grep-3.1-150000.4.6",
+            ),
+            (
+                "obs://build.opensuse.org/home:me",
+                "x-1-lp155.3.7.nosrc.rpm",
+                "x-1-lp155.3",
+            ),
+            ("openSUSE", "grep-3.11-2.src.rpm", "grep-3.11-2"),
+            ("openSUSE", "grep-3.11-2.el9.src.rpm", "grep-3.11-2.el9"),
+            ("Fedora Project", "grep-3.11-2.1.src.rpm", "grep-3.11-2.1"),
+            ("openSUSE", "", ""),
+        ] {
+            assert_eq!(source(vendor, srpm), of_all, "{vendor}: {srpm}");
+        }
     }
 
     #[test]

@@ -238,7 +238,7 @@ impl Zypper {
                 let has_both = repository.host.as_ref() == Some(&repository.target);
                 primary::read(list, address, repository.checks_packages, |of, listed| {
                     if of == self.host.name() && (arch == self.host || has_both) {
-                        made.add_for_host(listed);
+                        made.add_for_host(Format::Rpm, listed);
                     } else if of == self.target.name() && arch == self.target {
                         made.add_for_target(listed);
                     }

@@ -220,7 +220,7 @@ impl Keeper {
         let unpacked = host_packages(dir);
         match Kept::read(&unpacked, *host, *target) {
             Some(kept) if !matches!(self.lists, Lists::Never) => {
-                let mut packages = Packages::new(root, *target, kept.format, unpacked);
+                let mut packages = Packages::new(root, *target, *host, kept.format, unpacked);
                 know_installed(&self.settings, &mut packages, &self.table)?;
                 let (count, without) = packages.take_over(kept.counterparts);
                 self.packages = Some(packages);
@@ -354,9 +354,15 @@ impl Keeper {
         }
         if let Lists::Coming(source, _) = std::mem::replace(&mut self.lists, Lists::Never) {
             let index = source.index((!status.success()).then_some(&*errors))?;
-            let Settings { root, target, dir, .. } = &self.settings;
+            let Settings {
+                root,
+                target,
+                host,
+                dir,
+                ..
+            } = &self.settings;
             if self.packages.is_none() {
-                let mut packages = Packages::new(root, *target, source.format(), host_packages(dir));
+                let mut packages = Packages::new(root, *target, *host, source.format(), host_packages(dir));
                 if self.settings.origin == Origin::Image || self.restored {
                     know_installed(&self.settings, &mut packages, &self.table)?;
                 }
