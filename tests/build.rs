@@ -655,13 +655,19 @@ fn scripts_of_rpms_that_fail_are_in_the_result_and_decide_where_that_is_wanted()
     for manager in ["zypper", "dnf4"] {
         let kiln = Kiln::new();
         let manager = format!("--set=package_manager={manager}");
-        let ran = kiln.run(["build", recipe().path(), &manager, &repository.set()]).ok();
-        let said = ran.stdout + &ran.stderr;
-        for script in [
-            "%post(tiny-failing-1.0-1.noarch) scriptlet failed, exit status 3 (root_packages)",
-            "lua script failed: ",
-        ] {
-            assert!(said.contains(script), "{said}");
+        // The second root has the packages of the first, which are not installed again.
+        for is_reused in [false, true] {
+            let ran = kiln
+                .run(["build", recipe().path(), &manager, &repository.set(), "--verbose"])
+                .ok();
+            let said = ran.stdout + &ran.stderr;
+            assert_eq!(said.contains("its root after them is reused"), is_reused, "{said}");
+            for script in [
+                "%post(tiny-failing-1.0-1.noarch) scriptlet failed, exit status 3 (root_packages)",
+                "lua script failed: ",
+            ] {
+                assert!(said.contains(script), "{said}");
+            }
         }
     }
     let (kiln, strict) = (Kiln::new(), "[checks]\nroot_packages = \"fail\"\n");

@@ -2,7 +2,9 @@
 
 use kiln_records::protocol::{Emulator, JobDescription};
 
-use super::{channel::Channel, events::Events, outputs::Outputs, release::Releases};
+use super::{
+    build::failed_scripts::FailedScripts, channel::Channel, events::Events, outputs::Outputs, release::Releases,
+};
 
 /// A root that is to be made.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +23,8 @@ pub struct Building<'a> {
     pub emulator: Option<&'a Emulator>,
     /// What programs of the root are told of its kernel.
     pub releases: &'a Releases,
+    /// The scripts of its packages that have failed.
+    pub(crate) failed_scripts: &'a FailedScripts,
     /// Takes events.
     pub events: &'a Events,
 }

@@ -222,12 +222,13 @@ impl Building<'_> {
         };
         let uname = recipe_settings::of_recipe(&facts.recipe)?.uname;
         let root = request.root.to_owned();
-        let scripts = tokio::select! {
-            prepared = kiwi::prepare_root(kiwi, request, programs, self.events) => prepared?,
+        tokio::select! {
+            prepared = kiwi::prepare_root(kiwi, request, programs, self.failed_scripts, self.events) => prepared?,
             failure = self.releases.follow(&root, uname, self.events) => return Err(failure),
-        };
+        }
         let levels = Levels::of_job(self.job, self.outputs)?;
         let advice = "rpm goes on after such a script; what precedes its failure in the log says why";
+        let scripts = self.failed_scripts.all();
         levels.judge(Code::RootPackages, advice, scripts, self.events).await
     }
 }

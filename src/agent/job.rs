@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    build::kiwi,
+    build::{failed_scripts::FailedScripts, kiwi},
     building::Building,
     channel::{Channel, Ending},
     create, customize, debug, doors,
@@ -96,6 +96,7 @@ async fn work(channel: &Channel, events: &Events, release: Option<Release>) -> R
         channel,
         events,
         releases: Releases::new(release, job.arch),
+        failed_scripts: FailedScripts::default(),
     };
     steps.run().await
 }
@@ -114,6 +115,7 @@ struct Steps<'a> {
     channel: &'a Channel,
     events: &'a Events,
     releases: Releases,
+    failed_scripts: FailedScripts,
 }
 
 impl Steps<'_> {
@@ -316,6 +318,7 @@ impl Steps<'_> {
             outputs,
             emulator: prepared.emulator.as_ref(),
             releases: &self.releases,
+            failed_scripts: &self.failed_scripts,
             events: self.events,
         }
     }

@@ -27,8 +27,8 @@ const PREFIX: &str = "layers/";
 /// The largest layer, in bytes: that of one PUT in S3.
 pub const LARGEST: u64 = 5 << 30;
 
-/// The most bytes of an entry, which has a few hundred.
-const LARGEST_ENTRY: usize = 64 << 10;
+/// The most bytes of an entry, which has a few hundred; each script of a package that has failed makes it longer.
+const LARGEST_ENTRY: usize = 128 << 10;
 
 /// What leads from a key to its layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,8 @@ pub struct LayerEntry {
     pub size: u64,
     /// Files that each root must have of its own, and that are not in the layer.
     pub anew: Vec<String>,
+    /// What rpm said of scripts of its packages that have failed.
+    pub failed_scripts: Vec<String>,
     /// Whether the packages in it are known, and stored beside it.
     #[serde(default)]
     pub has_installed: bool,
@@ -129,9 +131,9 @@ impl ArtifactStore {
                 sha256: Some(entry.sha256),
             }),
             anew: entry.anew,
+            failed_scripts: entry.failed_scripts,
             installed,
-            is_similar: false,
-            never: None,
+            ..FoundLayer::default()
         }))
     }
 

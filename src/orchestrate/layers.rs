@@ -21,7 +21,9 @@ use kiln_records::{
     archive::{self, Kind, Limits},
     description::{self, Missing},
     link::bucket_and_key,
-    protocol::{Answer, FoundLayer, LayerInputs, LayerUrl, PROTOCOL, SettledLayer},
+    protocol::{
+        Answer, FoundLayer, LONGEST_FAILED_SCRIPT, LayerInputs, LayerUrl, MOST_FAILED_SCRIPTS, PROTOCOL, SettledLayer,
+    },
     recipe::LATE,
     similar,
 };
@@ -92,11 +94,8 @@ impl Orchestrator {
             )));
         }
         let nothing = |never: Option<&dyn fmt::Display>| FoundLayer {
-            layer: None,
-            anew: Vec::new(),
-            installed: None,
-            is_similar: false,
             never: never.map(ToString::to_string),
+            ..FoundLayer::default()
         };
         let found = match self.layer_keys(stored, inputs).await? {
             Err(never) => nothing(Some(&never)),
@@ -121,8 +120,10 @@ impl Orchestrator {
     pub(super) async fn settle_layer(&self, stored: &StoredRun, settled: SettledLayer) -> Result<Answer, Refusal> {
         let refused = |why: &str| Refusal::Failed(Failure::new(Code::Protocol, why));
         let used = settled.used;
-        if !used.is_sound() || settled.anew.len() > MOST_ANEW.0 || settled.anew.iter().any(|it| it.len() > MOST_ANEW.1)
-        {
+        let is_within =
+            |texts: &[String], (most, longest)| texts.len() <= most && texts.iter().all(|it| it.len() <= longest);
+        let scripts = (MOST_FAILED_SCRIPTS, LONGEST_FAILED_SCRIPT);
+        if !used.is_sound() || !is_within(&settled.anew, MOST_ANEW) || !is_within(&settled.failed_scripts, scripts) {
             return Err(refused("what is said of the layer is too large"));
         }
         match &stored.run.layer {
@@ -150,6 +151,7 @@ impl Orchestrator {
                 sha256,
                 size,
                 anew: settled.anew,
+                failed_scripts: settled.failed_scripts,
                 has_installed: installed.is_some(),
             };
             let keep = self

@@ -31,9 +31,9 @@ use serde::{Deserialize, Serialize};
 use super::JobId;
 
 pub use call::{
-    Answer, Call, EventBatch, EventsKept, FoundLayer, JobQuery, LARGEST_PACKAGE, LayerInputs, LayerUrl, MOST_PACKAGES,
-    NewUpload, OpenUpload, Outcome, PackageFile, PackageUrl, PackageUrls, Packages, PartNumbers, PartReceipt, PartUrls,
-    SentParts, SettledLayer, StoredPart, ToolboxName, ToolboxSource,
+    Answer, Call, EventBatch, EventsKept, FoundLayer, JobQuery, LARGEST_PACKAGE, LONGEST_FAILED_SCRIPT, LayerInputs,
+    LayerUrl, MOST_FAILED_SCRIPTS, MOST_PACKAGES, NewUpload, OpenUpload, Outcome, PackageFile, PackageUrl, PackageUrls,
+    Packages, PartNumbers, PartReceipt, PartUrls, SentParts, SettledLayer, StoredPart, ToolboxName, ToolboxSource,
 };
 pub use event::{Event, SandboxFacts, ShellNews, Stream, What};
 pub use job::{

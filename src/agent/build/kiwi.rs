@@ -10,7 +10,7 @@ use kiln_records::{
 };
 use tokio::process::Command;
 
-use super::ended;
+use super::{ended, failed_scripts::FailedScripts};
 use crate::{
     events::Events,
     pauses::{self, KiwiRead},
@@ -30,9 +30,6 @@ pub fn prepare_package_managers(arch: Arch) -> Result<(), Failure> {
     );
     fs_err::write(APT_CONFIG, config).map_err(|error| Failure::io("cannot configure apt", &error))
 }
-
-/// The most scripts of packages whose failures are kept.
-const MOST_SCRIPTS: usize = 64;
 
 /// A task for kiwi.
 #[derive(Debug)]
@@ -54,23 +51,23 @@ pub struct PrepareRoot<'a> {
 }
 
 /// Makes the root that a recipe describes, by `kiwi`, which has no arguments of its own yet. Programs that ran under the emulator are
-/// added to `programs`, whatever the result. Returns what rpm said of scripts of packages that have failed without ending it.
+/// added to `programs`, and what rpm said of scripts of packages that have failed without ending it to `scripts`, whatever the result.
 ///
 /// # Errors
 ///
 /// `build_failed`, or a more specific code, with the first cause that kiwi's output names.
-pub async fn prepare_root(
+pub(crate) async fn prepare_root(
     mut kiwi: Command,
     request: PrepareRoot<'_>,
     programs: &mut Programs,
+    scripts: &FailedScripts,
     events: &Events,
-) -> Result<Vec<String>, Failure> {
+) -> Result<(), Failure> {
     complete(&mut kiwi, &request)?;
-    let watched = watched(kiwi, request.emulator, programs, events).await;
+    let watched = watched(kiwi, request.emulator, programs, scripts, events).await;
     // Whatever has become of it: somebody may look at the root of a build that failed.
     pauses::trust_the_site(request.root, false).await?;
-    let (finished, scripts) = watched?;
-    finished.check_own(ended::cause).map(|()| scripts)
+    watched?.check_own(ended::cause)
 }
 
 /// Has `kiwi` read what it would make, and nothing else. It has no arguments of its own yet.
@@ -80,7 +77,8 @@ pub async fn prepare_root(
 /// As [`prepare_root`], where kiwi refuses the recipe.
 pub(crate) async fn read(mut kiwi: Command, request: PrepareRoot<'_>, events: &Events) -> Result<KiwiRead, Failure> {
     complete(&mut kiwi, &request)?;
-    let (finished, _) = watched(kiwi, None, &mut Programs::default(), events).await?;
+    let unasked = (&mut Programs::default(), &FailedScripts::default());
+    let finished = watched(kiwi, None, unasked.0, unasked.1, events).await?;
     finished.check_own(ended::cause)?;
     pauses::read_by_kiwi()
 }
@@ -115,25 +113,21 @@ fn date(command: &mut Command, epoch: Option<u32>) {
     }
 }
 
-/// Runs kiwi, and reports what it warned of. Returns what rpm said of scripts of packages that have failed, too.
+/// Runs kiwi, and reports what it warned of.
 async fn watched(
     mut kiwi: Command,
     emulator: Option<&Emulator>,
     programs: &mut Programs,
+    scripts: &FailedScripts,
     events: &Events,
-) -> Result<(Finished, Vec<String>), Failure> {
+) -> Result<Finished, Failure> {
     pauses::warned::forget();
     if let Some(emulator) = emulator {
         kiwi.env("QEMU_CPU", &emulator.cpu);
     }
-    let mut scripts = Vec::<String>::new();
+    scripts.forget();
     let look = |line: &str| {
-        if let Some(said) = failed_script(line)
-            && scripts.len() < MOST_SCRIPTS
-            && scripts.iter().all(|known| known != said)
-        {
-            scripts.push(said.to_owned());
-        }
+        scripts.look(line);
         false
     };
     let finished = process::run(kiwi, emulator, events, look).await;
@@ -142,44 +136,5 @@ async fn watched(
     }
     let mut finished = finished?;
     programs.merge(std::mem::take(&mut finished.programs));
-    Ok((finished, scripts))
-}
-
-/// What rpm says in this line of a package's script that has failed, if that is no reason for it to end: scripts after the
-/// installation, and triggers. The texts are those in librpm 4.20.
-fn failed_script(line: &str) -> Option<&str> {
-    let shell = || {
-        let said = &line[line.find("warning: %")? + "warning: ".len()..];
-        said.contains(") scriptlet failed").then_some(said)
-    };
-    let lua = || line.find("lua script failed: ").map(|at| &line[at..]);
-    shell().or_else(lua).map(str::trim_end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scripts_that_fail_without_ending_anything_are_seen() {
-        for (line, expected) in [
-            (
-                "[ DEBUG   ]: 07:40:20 | system: warning: %post(badpost-1-1.noarch) scriptlet failed, exit status 3",
-                Some("%post(badpost-1-1.noarch) scriptlet failed, exit status 3"),
-            ),
-            (
-                "warning: %transfiletriggerin(a-1-1.x86_64) scriptlet failed, signal 11\n",
-                Some("%transfiletriggerin(a-1-1.x86_64) scriptlet failed, signal 11"),
-            ),
-            (
-                "error: lua script failed: [string \"%post(badlua-1)\"]:1: no",
-                Some("lua script failed: [string \"%post(badlua-1)\"]:1: no"),
-            ),
-            ("error: %prein(badpre-1-1.noarch) scriptlet failed, exit status 4", None),
-            ("warning: %post of the day", None),
-            ("a scriptlet failed", None),
-        ] {
-            assert_eq!(failed_script(line), expected, "{line}");
-        }
-    }
+    Ok(finished)
 }

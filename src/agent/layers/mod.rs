@@ -270,6 +270,9 @@ impl<'a> Layers<'a> {
                 return Ok(Before::Broken);
             }
         }
+        for said in &self.layer.failed_scripts {
+            self.building.failed_scripts.add(said);
+        }
         if let Some(twins) = twins {
             self.restore_twins(twins).await;
             twins.restored();
@@ -499,6 +502,7 @@ impl<'a> Layers<'a> {
             inputs: self.found.inputs.clone(),
             used,
             anew,
+            failed_scripts: self.building.failed_scripts.all(),
         };
         let answer = self.building.channel.settle_layer(&settled).await?;
         *locked(&self.settled) = Some(outcome);
@@ -522,6 +526,7 @@ async fn pass<'a>(building: Building<'a>, why: &str) -> Result<Option<Layers<'a>
         inputs: LayerInputs::default(),
         used: LayerUse::passed(why),
         anew: Vec::new(),
+        failed_scripts: Vec::new(),
     };
     building.channel.settle_layer(&settled).await?;
     Ok(None)

@@ -214,13 +214,21 @@ pub struct LayerInputs {
     pub similar: Option<String>,
 }
 
+/// The most scripts of packages whose failures are kept with a layer.
+pub const MOST_FAILED_SCRIPTS: usize = 64;
+
+/// The most bytes of what is kept of each.
+pub const LONGEST_FAILED_SCRIPT: usize = 256;
+
 /// The server's answer about a layer.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FoundLayer {
     /// The layer, with its size and SHA-256.
     pub layer: Option<ObjectSource>,
     /// Files that every root must have of its own: they are not in the layer, and made anew.
     pub anew: Vec<String>,
+    /// What rpm said of scripts of its packages that have failed.
+    pub failed_scripts: Vec<String>,
     /// The packages in it, as the job that kept it reported them.
     pub installed: Option<Installed>,
     /// Whether it is that of a similar recipe, which lacks packages or has others.
@@ -238,6 +246,8 @@ pub struct SettledLayer {
     pub used: LayerUse,
     /// As in [`FoundLayer`], of a layer that is to be kept.
     pub anew: Vec<String>,
+    /// As in [`FoundLayer`], at most [`MOST_FAILED_SCRIPTS`] of at most [`LONGEST_FAILED_SCRIPT`] bytes.
+    pub failed_scripts: Vec<String>,
 }
 
 /// Where to put a layer.
