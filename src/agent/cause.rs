@@ -36,6 +36,10 @@ const DRACUT: &str = "dracut could not make the initrd: check its configuration 
 const IDS: &str = "the sandbox does not have this id";
 const DEVICE: &str = "a sandbox on the host's kernel can make no device nodes: leave them to the system that boots the image \
                       (systemd-tmpfiles, udev), or build in a virtual machine: `--isolation vm`";
+const FAMILY: &str = "a sandbox on the host's kernel has sockets of the families unix, inet, inet6 and netlink for routes, audit and events \
+                      of devices: leave this to the system that boots the image, or build in a virtual machine: `--isolation vm`";
+const NO_KEY: &str =
+    "check the address of the key: this://PATH is a file of the recipe, file:///PATH one of the toolbox";
 const SCHEMA: &str = "check config.xml against kiwi's schema; the log shows the difference";
 
 const EXPIRED: &str = "the mirror is frozen, or no longer updated: use another one, or accept its index for that repository \
@@ -49,7 +53,7 @@ const KEYMAP: &str =
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 66] = [
+const TABLE: [Known; 68] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -138,7 +142,13 @@ const TABLE: [Known; 66] = [
     known(&["locale", "is not installed"], Code::BuildFailed, LOCALE),
     known(&["kiwidescriptioninvalid"], Code::RecipeConfigInvalid, SCHEMA),
     known(&["kiwischemaimporterror"], Code::RecipeConfigInvalid, SCHEMA),
+    known(&["signing key", "is not there"], Code::RecipeConfigInvalid, NO_KEY),
     // The last ones, since dracut tries it as well, and goes on without.
+    known(
+        &["address family not supported by protocol"],
+        Code::ScriptFailed,
+        FAMILY,
+    ),
     known(&["mknod", "operation not permitted"], Code::DeviceRefused, DEVICE),
     known(
         &["error creating device", "operation not permitted"],

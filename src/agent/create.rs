@@ -54,7 +54,7 @@ pub async fn fetch(
         for line in found::lines(&unpacked) {
             say.say_blocking(&line);
         }
-        for warning in lost.warnings() {
+        for warning in lost.warnings().into_iter().chain(found::warning(&unpacked)) {
             say.warn_blocking(warning);
         }
         let place = unpacked.description?;

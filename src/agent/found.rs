@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use kiln_records::{Code, Failure, archive::Contents, xml_text};
+use kiln_records::{Code, Failure, Warning, archive::Contents, xml_text};
 
 use super::{kiwi_config::CONFIG_BYTES, template};
 
@@ -25,6 +25,18 @@ pub(crate) fn lines(contents: &Contents) -> Vec<String> {
         lines.push(format!("the description is {}", path.escape_debug()));
     }
     lines
+}
+
+/// What an archive cannot say.
+pub(crate) fn warning(contents: &Contents) -> Option<Warning> {
+    (contents.without_modes > 0).then(|| {
+        let text = format!(
+            "the archive says no modes of {} files, as with one that was made on Windows: none of them is a program or script that can \
+             be run, unless config.sh makes it one",
+            contents.without_modes
+        );
+        Warning::new(Code::RecipePaths, text)
+    })
 }
 
 /// Rewrites the description as UTF-8, if it is in another encoding.

@@ -1,6 +1,8 @@
 //! Takes out of a root what makes two machines take themselves for one: ids and keys that were made while the root was, and that
 //! all machines with the image would share. Changes and removes files of the root, and follows no link of it.
 
+mod brought;
+
 use std::{io, path::Path};
 
 use crate::{
@@ -9,7 +11,7 @@ use crate::{
 };
 
 /// Files that each machine is to make for itself.
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 18] = [
     (
         "etc/machine-id",
         Treatment::Empty,
@@ -81,6 +83,11 @@ const RULES: [Rule; 17] = [
         "removed, for NVMe storage must tell machines apart; `nvme gen-hostnqn` makes one",
     ),
     (
+        "etc/iscsi/initiatorname.iscsi",
+        Treatment::Remove,
+        "removed, for iSCSI storage must tell machines apart; iscsi-init.service makes one",
+    ),
+    (
         "var/lib/dhcp/dhclient*.leases",
         Treatment::Remove,
         "removed, for it has the address and the id of another machine",
@@ -97,8 +104,34 @@ const RULES: [Rule; 17] = [
     ),
 ];
 
-/// The host keys of sshd.
-const HOST_KEYS: &str = "etc/ssh/ssh_host_*_key";
+/// The file of the iSCSI initiator's name, which Debian's start script makes anew if it says so, and does without if it is not there.
+const INITIATOR: &str = "etc/iscsi/initiatorname.iscsi";
+const INITIATOR_OF_DEBIAN: (&str, &str) = ("usr/lib/open-iscsi/startup-checks.sh", "GenerateName=yes\n");
+
+/// What machines share on purpose or not: nobody else can know.
+const DOUBTFUL: [(&str, &str); 2] = [
+    (
+        "etc/munge/munge.key",
+        "all machines of a cluster have one key, which only they may know: everybody who can read the image can read this one",
+    ),
+    ("etc/hostid", "file systems such as ZFS tell machines apart by it"),
+];
+
+/// Servers that need keys: the files of these, and what makes new ones when a machine starts.
+const KEYED: [(&str, &str, &[&str], &str); 2] = [
+    (
+        "sshd",
+        "etc/ssh/ssh_host_*_key",
+        &["ssh-keygen", "sshd-keygen"],
+        "run `ssh-keygen -A` then",
+    ),
+    (
+        "dropbear",
+        "etc/dropbear/dropbear_*_host_key",
+        &["dropbearkey", "dropbear -R"],
+        "start it with -R",
+    ),
+];
 
 /// Directories of what runs at a node's start.
 const STARTED: [&str; 4] = [
@@ -118,27 +151,67 @@ pub(crate) struct Parted {
     pub(crate) treated: Vec<(String, String)>,
     /// Files that the recipe itself brings, and that were left.
     pub(crate) kept: Vec<String>,
-    /// Whether sshd lost its keys, and nothing in the root makes new ones.
-    pub(crate) has_no_keys: bool,
+    /// What else is to be said.
+    pub(crate) said: Vec<String>,
 }
 
-/// Takes out of a root what machines must not share. What `recipe` has in its overlay is meant to be there.
+/// Takes out of a root what machines must not share. What has the content of a file of `recipe`, or of an archive in it, is meant
+/// to be there.
 ///
 /// # Errors
 ///
 /// A file cannot be changed.
-pub(crate) fn part(root: &Path, recipe: Option<&Path>) -> io::Result<Parted> {
+pub(crate) fn part(root: &Path, recipe: &Path) -> io::Result<Parted> {
     let mut parted = Parted::default();
-    let had_keys = !matching(root, HOST_KEYS)?.is_empty();
-    let treated = treat_all(root, &RULES, |path| {
-        let is_brought = recipe.is_some_and(|recipe| brings(recipe, root, path));
-        if is_brought {
-            parted.kept.push(format!("/{}", path.display()));
+    let mut had_keys = Vec::new();
+    for (server, keys, makers, advice) in KEYED {
+        if !matching(root, keys)?.is_empty() {
+            had_keys.push((server, keys, makers, advice));
         }
-        !is_brought
+    }
+    let opened = Root::open(root)?;
+    let doubtful = DOUBTFUL
+        .iter()
+        .filter(|(path, _)| matching(root, path).is_ok_and(|found| !found.is_empty()));
+    let doubtful: Vec<_> = doubtful.collect();
+    let shared = shared(root)?
+        .into_iter()
+        .map(|path| path.trim_start_matches('/').to_owned());
+    let asked: Vec<String> = shared
+        .chain(doubtful.iter().map(|(path, _)| (*path).to_owned()))
+        .collect();
+    let brought = brought::of(recipe, &opened, &asked);
+    let is_brought = |path: &str| brought.contains(path);
+    let debians_initiator = !is_brought(INITIATOR)
+        && !matching(root, INITIATOR)?.is_empty()
+        && opened
+            .file(Path::new(INITIATOR_OF_DEBIAN.0))
+            .is_ok_and(|found| found.is_some());
+    parted.treated = treat_all(root, &RULES, |path| {
+        let path = path.to_string_lossy();
+        let is_kept = is_brought(&path);
+        if is_kept {
+            parted.kept.push(format!("/{path}"));
+        }
+        !is_kept
     })?;
-    parted.treated = treated;
-    parted.has_no_keys = had_keys && matching(root, HOST_KEYS)?.is_empty() && !makes_keys(root);
+    if debians_initiator {
+        fs_err::write(root.join(INITIATOR), INITIATOR_OF_DEBIAN.1)?;
+    }
+    for (path, why) in doubtful {
+        if !is_brought(path) {
+            parted
+                .said
+                .push(format!("all machines with this image share its /{path}: {why}"));
+        }
+    }
+    for (server, keys, makers, advice) in had_keys {
+        if matching(root, keys)?.is_empty() && !makes_keys(&opened, makers) {
+            parted.said.push(format!(
+                "{server} has no host keys, and nothing in the root makes new ones when a machine boots: {advice}"
+            ));
+        }
+    }
     Ok(parted)
 }
 
@@ -156,22 +229,16 @@ pub(crate) fn shared(root: &Path) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Whether the recipe's overlay has this very file.
-fn brings(recipe: &Path, root: &Path, path: &Path) -> bool {
-    let content = |top: &Path| Root::open(top).ok()?.content(path, LARGEST);
-    content(&recipe.join("root")).is_some_and(|brought| !brought.is_empty() && Some(brought) == content(root))
-}
-
 /// Whether something that starts with a node makes host keys.
-fn makes_keys(root: &Path) -> bool {
-    let Ok(opened) = Root::open(root) else { return false };
+fn makes_keys(root: &Root, makers: &[&str]) -> bool {
     STARTED.iter().any(|dir| {
-        opened.names(Path::new(dir)).iter().any(|name| {
+        root.names(Path::new(dir)).iter().any(|name| {
             let name = name.to_string_lossy();
-            name.contains("sshd-keygen")
-                || opened
+            let is_made = |text: &str| makers.iter().any(|maker| text.contains(maker));
+            is_made(&name)
+                || root
                     .text(&Path::new(dir).join(&*name), LARGEST)
-                    .is_some_and(|text| text.contains("ssh-keygen") || text.contains("sshd-keygen"))
+                    .is_some_and(|text| is_made(&text))
         })
     })
 }
@@ -204,7 +271,7 @@ mod tests {
         file(recipe, "root/etc/ssh/ssh_host_ed25519_key", "the cluster's");
         file(recipe, "root/etc/ssh/ssh_host_rsa_key", "another");
         assert_eq!(shared(root).unwrap().len(), 4);
-        let parted = part(root, Some(recipe)).unwrap();
+        let parted = part(root, recipe).unwrap();
         let treated: Vec<&str> = parted.treated.iter().map(|(path, _)| &**path).collect();
         assert_eq!(
             treated,
@@ -215,7 +282,7 @@ mod tests {
             ]
         );
         assert_eq!(parted.kept, ["/etc/ssh/ssh_host_ed25519_key"]);
-        assert!(!parted.has_no_keys);
+        assert!(parted.said.is_empty());
         for (path, is_there) in [
             ("etc/ssh/ssh_host_ed25519_key", true),
             ("etc/ssh/sshd_config", true),
@@ -238,7 +305,7 @@ mod tests {
         fs_err::create_dir_all(root.join("etc")).unwrap();
         symlink(outside.join("id"), root.join("etc/machine-id")).unwrap();
         symlink(outside.join("ssh"), root.join("etc/ssh")).unwrap();
-        assert_eq!(part(root, None).unwrap(), Parted::default());
+        assert_eq!(part(root, Path::new("/nonexistent")).unwrap(), Parted::default());
         assert_eq!(fs_err::read_to_string(outside.join("id")).unwrap(), "0123456789abcdef");
         assert!(outside.join("ssh/ssh_host_rsa_key").exists());
     }
@@ -247,9 +314,32 @@ mod tests {
     fn an_uninitialized_machine_stays_so() {
         let dir = tempfile::tempdir().unwrap();
         file(dir.path(), "etc/machine-id", "uninitialized\n");
-        assert_eq!(part(dir.path(), None).unwrap(), Parted::default());
+        assert_eq!(part(dir.path(), Path::new("/nonexistent")).unwrap(), Parted::default());
         let id = fs_err::read_to_string(dir.path().join("etc/machine-id")).unwrap();
         assert_eq!(id, "uninitialized\n");
+    }
+
+    #[test]
+    fn an_initiator_gets_a_name_as_its_distribution_gives_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let name = || fs_err::read_to_string(root.join(INITIATOR)).ok();
+        let part = || {
+            file(
+                root,
+                INITIATOR,
+                "InitiatorName=iqn.1993-08.org.debian:01:bbad3257a16e\n",
+            );
+            part(root, Path::new("/nonexistent")).unwrap()
+        };
+        assert_eq!(part().treated.len(), 1);
+        assert_eq!(name(), None);
+        file(root, INITIATOR_OF_DEBIAN.0, "");
+        part();
+        assert_eq!(name().as_deref(), Some("GenerateName=yes\n"));
+        file(root, "etc/munge/munge.key", "made");
+        assert!(part().said[0].contains("/etc/munge/munge.key"));
+        assert!(root.join("etc/munge/munge.key").exists());
     }
 
     #[test]
@@ -258,7 +348,7 @@ mod tests {
         let root = dir.path();
         let part = || {
             file(root, "etc/ssh/ssh_host_rsa_key", "made");
-            part(root, None).unwrap().has_no_keys
+            !part(root, Path::new("/nonexistent")).unwrap().said.is_empty()
         };
         file(
             root,

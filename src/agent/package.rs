@@ -95,16 +95,13 @@ async fn part_machines(
                 .await;
         }
     }
-    let parted = blocking(move || identity::part(&root, Some(&recipe)).map_err(failed)).await?;
+    let parted = blocking(move || identity::part(&root, &recipe).map_err(failed)).await?;
     for (path, why) in parted.treated {
         events.say(format!("identity: {path}: {why}")).await;
     }
     let say = |path| format!("all machines with this image share its {path}, which the recipe brings");
     let mut findings: Vec<String> = parted.kept.into_iter().map(say).collect();
-    if parted.has_no_keys {
-        let text = "sshd has no host keys, and nothing in the root makes new ones when a machine boots: run `ssh-keygen -A` then";
-        findings.push(text.to_owned());
-    }
+    findings.extend(parted.said);
     levels.judge(code, advice, findings, events).await
 }
 

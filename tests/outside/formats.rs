@@ -145,6 +145,7 @@ fn an_archive_of_another_system_builds() {
     support::succeed(&mut python);
     let (log, links, listed) = build(zip.to_str().unwrap());
     assert_links(&links);
+    assert!(!log.contains("the archive says no modes"), "{log}");
     for told in [
         "the description is my recipe/image/config.xml",
         "was windows-1252",

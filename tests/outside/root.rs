@@ -27,6 +27,7 @@ write("root/sbin/site-tool", "#!/bin/sh\necho ran\n", 0o700)
 write("root/etc/site/conf", "conf")
 write("root/var/run/site/early", "early")
 write("root/etc/ssh/ssh_host_ed25519_key", "of the cluster")
+write("root/etc/site/shared", "from a stick", 0o777)
 
 def add(archive, name, text, kind=tarfile.REGTYPE, mode=0o644, target="", **headers):
     member = tarfile.TarInfo(name)
@@ -41,6 +42,7 @@ with tarfile.open("site.tar", "w", format=tarfile.PAX_FORMAT) as archive:
     add(archive, ".", "", tarfile.DIRTYPE, 0o700)
     add(archive, "./etc", "", tarfile.DIRTYPE, 0o700)
     add(archive, "./lib", "", tarfile.DIRTYPE, 0o755)
+    add(archive, "./etc/ssh/ssh_host_ecdsa_key", "packed")
     add(archive, "./lib/site-archive", "archived", **{"SCHILY.xattr.user.note": "kept"})
     add(archive, "./srv/shared", "shared", mode=0o664,
         **{"SCHILY.acl.access": "user::rw-,user:1:rw-,group::r--,mask::rw-,other::r--"})
@@ -59,6 +61,8 @@ ln -s vmlinuz-6.1.0-rt /boot/vmlinuz
 ln -s vmlinuz-6.1.0-rt /boot/Image
 printf 0123456789abcdef0123456789abcdef > /etc/machine-id
 echo made > /etc/ssh/ssh_host_rsa_key
+mkdir -p /etc/iscsi
+echo InitiatorName=iqn.1993-08.org.debian:01:bbad3257a16e > /etc/iscsi/initiatorname.iscsi
 echo 'svc:x:4294967290:0::/:/bin/sh' >> /etc/passwd
 cp /bin/busybox /usr/bin/site-su
 chmod 4755 /usr/bin/site-su
@@ -184,6 +188,10 @@ fn what_a_recipe_brings_lands_where_links_of_the_root_lead() {
     }
     assert_eq!(mode(&root, "etc/site"), 0o700);
     assert_said(&log, &["warning: overlay root: only root can read", "umask 077"]);
+    assert_said(
+        &log,
+        &["warning: overlay root: any user can change /etc/site/shared, as in a checkout"],
+    );
 
     // The group has its own rights, without the list.
     assert_eq!(mode(&root, "srv/shared"), 0o644);
@@ -201,6 +209,8 @@ fn what_a_recipe_brings_lands_where_links_of_the_root_lead() {
     assert_eq!(text("etc/machine-id"), "");
     assert!(!root.join("etc/ssh/ssh_host_rsa_key").exists());
     assert_eq!(text("etc/ssh/ssh_host_ed25519_key"), "of the cluster");
+    assert_eq!(text("etc/ssh/ssh_host_ecdsa_key"), "packed");
+    assert!(!root.join("etc/iscsi/initiatorname.iscsi").exists());
     assert_said(
         &log,
         &[

@@ -27,6 +27,8 @@ mkdir -p /srv/project
 chown 1234567:700001 /srv/project
 [ $(stat -c %u:%g /srv/project) = 1234567:700001 ]
 ln -sf ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf
+ln -s hosts.kiwi /etc/.hosts.before
+echo '10.0.0.1 mgmt' >> /etc/hosts
 sleep 7200 &
 echo 'config.sh is done'
 ",
@@ -84,10 +86,20 @@ fn scripts_find_what_kiwi_gives_them_and_leave_nothing_running() {
         "/dev/null",
         "/run/systemd",
         "/etc/resolv.conf.kiwi",
+        "/etc/hosts.kiwi",
+        "/etc/hosts.sha",
+        "/etc/.hosts.before",
         "/etc/resolv.conf.kiln-aside",
     ] {
         assert!(of(absent).is_none(), "{absent} is in the image");
     }
+    // What the sandbox's own file has of this host does not stay.
+    let hosts = read(&image, "etc/hosts");
+    let of_script = |line: &str| line == "10.0.0.1 mgmt" || line.contains("localhost");
+    assert!(
+        hosts.ends_with("10.0.0.1 mgmt\n") && hosts.lines().all(of_script),
+        "{hosts}"
+    );
     let dir = tempfile::tempdir().unwrap();
     unpack(&image, &dir.path().join("root"), &["etc/resolv.conf"]);
     let link = fs_err::read_link(dir.path().join("root/etc/resolv.conf")).unwrap();

@@ -1,7 +1,7 @@
 //! Looks at what a root's own databases say: accounts whose ids no file can have, and packages that are not all there. Reads the
 //! root, and the ids of this process's user namespace.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use super::Finished;
 use crate::{
@@ -43,6 +43,9 @@ fn without(database: &str, what: &str, ranges: &[Range]) -> Vec<String> {
     found
 }
 
+/// dpkg itself.
+const DPKG: &str = "usr/bin/dpkg";
+
 /// Packages that dpkg unpacked and could not configure, or not even unpack.
 pub(super) fn half_installed(finished: &Finished) -> Vec<String> {
     let Ok(root) = Root::open(&finished.root) else {
@@ -57,6 +60,17 @@ pub(super) fn half_installed(finished: &Finished) -> Vec<String> {
             let name = control_field(paragraph, "Package");
             found.push(format!("the package {} is {state}", name.escape_debug()));
         }
+    }
+    // What cannot be looked at is neither there nor gone.
+    let size = |path: &str| match root.file(Path::new(path)) {
+        Ok(found) => Some(found.map_or(0, |(_, status)| status.len())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(0),
+        Err(_) => None,
+    };
+    if matches!((size(DPKG_STATUS), size(DPKG)), (Some(0), Some(1..))) {
+        let text = "dpkg knows no package of the root, so that none is configured: kiwi only unpacks those of `<packages \
+                    type=\"bootstrap\">`, unless `<packages type=\"image\">` names one";
+        found.push(text.to_owned());
     }
     found
 }
@@ -96,5 +110,20 @@ mod tests {
             half_installed(&finished),
             ["the package b is half-configured", "the package d is unpacked"]
         );
+    }
+
+    #[test]
+    fn a_root_that_was_only_unpacked_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let finished = Finished::new(dir.path().to_owned(), Arch::X86_64, None);
+        assert!(half_installed(&finished).is_empty());
+        let dpkg = dir.path().join(DPKG);
+        fs_err::create_dir_all(dpkg.parent().unwrap()).unwrap();
+        fs_err::write(dpkg, "program").unwrap();
+        assert!(half_installed(&finished)[0].contains("dpkg knows no package"));
+        let status = dir.path().join(DPKG_STATUS);
+        fs_err::create_dir_all(status.parent().unwrap()).unwrap();
+        fs_err::write(status, "Package: a\nStatus: install ok installed\n").unwrap();
+        assert!(half_installed(&finished).is_empty());
     }
 }

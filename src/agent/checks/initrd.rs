@@ -24,6 +24,8 @@ pub(super) enum Drivers {
     Fine,
     /// It has modules, and these are not among them.
     Lacks(String),
+    /// All its modules are for other kernels.
+    OfAnother(String),
     /// Why nothing is known.
     Unread(String),
 }
@@ -33,6 +35,14 @@ pub(super) fn lacking(finished: &Finished) -> Vec<String> {
     match drivers(finished) {
         Drivers::Lacks(text) => vec![text.clone()],
         _ => Vec::new(),
+    }
+}
+
+/// That its modules are for another kernel than the one that boots with it.
+pub(super) fn of_another(finished: &Finished) -> Option<String> {
+    match drivers(finished) {
+        Drivers::OfAnother(text) => Some(text.clone()),
+        _ => None,
     }
 }
 
@@ -56,11 +66,28 @@ fn drivers(finished: &Finished) -> &Drivers {
                 place.display()
             ))
         };
-        let found = match fs_err::File::open(&boot.initrd).and_then(|file| Modules::of(&mut BufReader::new(file))) {
+        let found = match fs_err::File::open(&boot.initrd)
+            .and_then(|file| Modules::of(&mut BufReader::new(file), boot.version.as_deref()))
+        {
             Ok(Some(found)) => found,
             Ok(None) => return unread("it has a format that Kiln does not read"),
             Err(error) => return unread(&error.to_string()),
         };
+        // The name of a kernel's file may be another than that of its modules, of which another check speaks.
+        let has_modules = |version: &&str| {
+            module_directories(&finished.root)
+                .iter()
+                .any(|(known, _)| known == version)
+        };
+        let of_another = |version: &&str| !found.is_for(version) && has_modules(version);
+        if let Some(version) = boot.version.as_deref().filter(of_another) {
+            let versions: Vec<&str> = found.versions.iter().map(String::as_str).collect();
+            return Drivers::OfAnother(format!(
+                "the kernel is {version}, and the initrd /{} has modules for {} only",
+                place.display(),
+                versions.join(", ")
+            ));
+        }
         let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !found.needed.contains(name)).collect();
         // One without modules is for a kernel that needs none, or does something else than to mount a root.
         if missing.is_empty() || found.versions.is_empty() {
@@ -92,17 +119,23 @@ struct Modules {
 }
 
 impl Modules {
-    /// Reads names until all that is needed was seen. None if a part has a format that is not known.
-    fn of(initrd: &mut dyn io::BufRead) -> io::Result<Option<Self>> {
+    /// Reads names until all that is needed was seen, and a module for a kernel of this version. None if a part has a format that is
+    /// not known.
+    fn of(initrd: &mut dyn io::BufRead, version: Option<&str>) -> io::Result<Option<Self>> {
         let mut found = Self {
             needed: BTreeSet::new(),
             versions: BTreeSet::new(),
         };
         let extent = names(initrd, &mut |name| {
             found.see(&String::from_utf8_lossy(name));
-            found.needed.len() == NEEDED.len()
+            found.needed.len() == NEEDED.len() && version.is_none_or(|version| found.is_for(version))
         })?;
         Ok((extent != Extent::Unknown).then_some(found))
+    }
+
+    /// Whether a kernel of this version finds its modules. One without modules is for every kernel.
+    fn is_for(&self, version: &str) -> bool {
+        self.versions.is_empty() || self.versions.contains(version)
     }
 
     fn see(&mut self, path: &str) {
@@ -213,6 +246,17 @@ mod tests {
         }
         // A kernel without modules, or an initrd that mounts nothing.
         assert_eq!(of(&archive(&["init", "bin/sh"]), Some("")), Drivers::Fine);
+    }
+
+    #[test]
+    fn an_initrd_of_another_kernel_is_noticed_whatever_its_name() {
+        let of_other = |path: &str| path.replace("6.1.0", "6.0.0");
+        let other = [LOOP, OVERLAY, SQUASHFS].map(of_other);
+        let other: Vec<&str> = other.iter().map(String::as_str).collect();
+        let text = "the kernel is 6.1.0, and the initrd /boot/initrd.img-6.1.0 has modules for 6.0.0 only";
+        assert_eq!(of(&archive(&other), Some("")), Drivers::OfAnother(text.to_owned()));
+        let both: Vec<&str> = other.into_iter().chain([LOOP]).collect();
+        assert_eq!(of(&archive(&both), Some("")), Drivers::Fine);
     }
 
     #[test]

@@ -22,6 +22,10 @@ use kiln_records::{
 
 use crate::{boot_files::BootSet, events::Events, outputs::Outputs, process::blocking, recipe_settings};
 
+/// What to do about an initrd of another kernel.
+const MISMATCH: &str =
+    "make the recipe run dracut (or update-initramfs) for that kernel, or name kernel and initrd of one version";
+
 /// The most findings of one check that are said one by one.
 const MOST_SAID: usize = 8;
 
@@ -197,7 +201,17 @@ pub(crate) fn read(site: &CheckLevels, recipe: &Path) -> Result<Vec<CheckRead>, 
 ///
 /// The code of the first check that has findings and the level to fail.
 pub(crate) async fn look(finished: Finished, levels: &Levels, events: &Events) -> Result<(), Failure> {
-    let found = blocking(move || Ok(CHECKS.map(|check| (check.look)(&finished)))).await?;
+    let (another, found) = blocking(move || {
+        Ok((
+            initrd::of_another(&finished),
+            CHECKS.map(|check| (check.look)(&finished)),
+        ))
+    })
+    .await?;
+    // No setting makes a node boot from it.
+    if let Some(text) = another {
+        return Err(Failure::new(Code::InitrdMismatch, text).hint(MISMATCH));
+    }
     for (check, findings) in CHECKS.iter().zip(found) {
         levels.judge(check.code, check.advice, findings, events).await?;
     }

@@ -96,6 +96,7 @@ class Arrival:
         self.placed = {}
         self.twice = []
         self.private = []
+        self.writable = []
         self.outside = []
         # Directories that were made, with their times, which change while files are put into them.
         self.times = []
@@ -181,6 +182,8 @@ class Arrival:
         is_secret = any(part in f"/{named}" for part in SECRET_PLACES) or named.endswith(SECRET_NAMES)
         if not state.st_mode & 0o077 and state.st_uid == 0 and not is_secret:
             self.private.append(named)
+        if state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:
+            self.writable.append(named)
 
     def tell(self):
         for named, leads in sorted(self.moved.items()):
@@ -197,6 +200,9 @@ class Arrival:
         if self.private:
             warn("recipe_paths", f"{self.what}: only root can read {shown(self.private)}, as in a checkout made with the umask 077; "
                 "chmod -R go+rX before, or in config.sh, lets others read them")
+        if self.writable:
+            warn("recipe_paths", f"{self.what}: any user can change {shown(self.writable)}, as in a checkout on a file system without "
+                "modes; chmod -R go-w before, or in config.sh, prevents it")
 
 
 @contextmanager

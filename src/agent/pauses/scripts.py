@@ -17,6 +17,7 @@ from kiwi.system.root_bind import RootBind
 from kiwi.system.setup import SystemSetup
 
 import kiln_arrivals
+from kiln_arrivals import say
 from kiln_functions import OBSOLETE_CALLS
 from kiln_warnings import warn
 
@@ -44,6 +45,9 @@ OF_OTHER_IMAGES = (
 
 # The most programs that are named at once.
 MOST_NAMED = 20
+
+# The end of the name of kiwi's copy of a file of the sandbox's.
+COPY = ".kiwi"
 
 # The end of a file's name while another has its place.
 ASIDE = ".kiln-aside"
@@ -289,7 +293,7 @@ def look_for_kernel():
         say(f"programs of the root may see another kernel than its newest one: {error}")
 
 
-run, call, cleanup = Command.run, Command.call, RootBind.cleanup
+run, call, cleanup, link_copy = Command.run, Command.call, RootBind.cleanup, RootBind._link_intermediate_config
 clean_leftovers = SystemPrepare.clean_package_manager_leftovers
 
 
@@ -320,12 +324,63 @@ def call_with_names(command, *arguments, **options):
     return call(command, *arguments, **options)
 
 
+# Files of the sandbox's that kiwi lends to the root, by their paths there, as they were then.
+lent = {}
+
+
+def lend(self, config):
+    lent[config] = read(self.root_dir + config + COPY)
+    link_copy(self, config)
+
+
+def keep_written(root, config):
+    """Has the root keep what scripts and packages have written into a file that is the sandbox's: kiwi would remove all of it. Lines
+    of the sandbox's own stay out, but for those of the loopback."""
+    path, given = root + config, lent.get(config)
+    copy = path + COPY
+    text = read(copy)
+    is_kiwis = os.path.islink(path) and os.readlink(path) == os.path.basename(copy)
+    if not is_kiwis or given is None or text is None or text == given:
+        return
+    of_sandbox = {line for line in given.splitlines() if "localhost" not in line}
+    lines = [line for line in text.splitlines() if line not in of_sandbox]
+    if not set(lines) - set(given.splitlines()):
+        return
+    os.unlink(path)
+    with open(path, "x") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    os.chmod(path, 0o644)
+    say(f"{config} has what scripts and packages have written into it; lines of the sandbox's are left out")
+
+
+def warn_of_unseen(root):
+    """Warns of name servers that a script has written where a manager of networks keeps its own."""
+    place = below(root, RESOLVER)
+    inside = os.path.relpath(place, root) if place else ""
+    if inside.startswith("run/") and read(place) is not None:
+        warn("recipe_paths", f"nodes do not see what was written into {RESOLVER}, for it leads to /{inside}, and they mount an empty /run "
+            "when they boot; a file in the place of the link stays")
+
+
+def remove_dead_links(root, configs):
+    """Removes links to kiwi's copies, which packages have kept aside as what was there before them."""
+    copies = {os.path.basename(config) + COPY for config in configs}
+    for directory in {os.path.dirname(root + config) for config in configs}:
+        for name in os.listdir(directory) if os.path.isdir(directory) else []:
+            path = os.path.join(directory, name)
+            if os.path.islink(path) and os.readlink(path) in copies:
+                os.unlink(path)
+
+
 def close_root(self):
     end_left(self.root_dir)
     names.take_back()
+    for config in self.config_files:
+        keep_written(self.root_dir, config)
+    warn_of_unseen(self.root_dir)
     # kiwi removes its own links of these names, and whatever else is a link by now.
     paths = [self.root_dir + file for file in self.config_files]
-    others = [path for path in paths if os.path.islink(path) and os.readlink(path) != f"{os.path.basename(path)}.kiwi"]
+    others = [path for path in paths if os.path.islink(path) and os.readlink(path) != os.path.basename(path) + COPY]
     for path in others:
         os.rename(path, path + ASIDE)
     try:
@@ -334,6 +389,7 @@ def close_root(self):
         for path in others:
             if not os.path.lexists(path):
                 os.rename(path + ASIDE, path)
+        remove_dead_links(self.root_dir, self.config_files)
 
 
 def call_image_script(self):
@@ -360,5 +416,5 @@ def warn_of_obsolete(root):
 
 
 Command.run, Command.call = staticmethod(run_with_names), staticmethod(call_with_names)
-RootBind.cleanup = close_root
+RootBind.cleanup, RootBind._link_intermediate_config = close_root, lend
 SystemPrepare.clean_package_manager_leftovers = call_image_script

@@ -192,6 +192,8 @@ def keep(root, run):
 
 
 def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetup):
+    from kiwi.exceptions import KiwiFileNotFound
+
     run, call = Command.run, Command.call
     call_config_script = SystemSetup.call_config_script
     setup = SystemPrepare.setup_repositories
@@ -212,12 +214,16 @@ def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetu
 
     def setup_repositories(self, clear_cache=False, signing_keys=None, target_arch=None):
         named[:] = signing_keys or []
+        for key in named:
+            path = key.removeprefix("file://")
+            if path.startswith("/") and not os.path.exists(path):
+                raise KiwiFileNotFound(f"the signing key {path} is not there")
         accepted[:] = [*named, *sorted(glob.glob(KEYS))]
         manager = self.xml_state.get_package_manager()
         if manager == "apt":
             warn_of_pins(self.xml_state)
-            if not named and accepted:
-                # apt accepts these for what names no key, and would not if any were named.
+            if not named:
+                # kiwi hands apt the keys that it is given, and no others.
                 accepted[:0] = sorted(glob.glob("/etc/apt/trusted.gpg.d/*"))
         return setup(self, clear_cache, list(accepted), target_arch)
 

@@ -107,6 +107,8 @@ pub struct Contents {
     pub newest: u32,
     /// Number of files of macOS that were left out.
     pub of_macos: u64,
+    /// Number of files whose modes the archive does not say, as with one of Windows.
+    pub without_modes: u64,
     /// The place of kiwi's description.
     pub description: Result<Place, Missing>,
 }
@@ -147,6 +149,7 @@ pub fn read<R: Read + Seek>(
         bytes: 0,
         newest: 0,
         of_macos: 0,
+        without_modes: 0,
         is_over: false,
         described: BTreeSet::new(),
         links: Vec::new(),
@@ -192,6 +195,7 @@ struct Walk<'a, 'f> {
     bytes: u64,
     newest: u32,
     of_macos: u64,
+    without_modes: u64,
     /// Whether there is more than is to be read.
     is_over: bool,
     /// The files that may be descriptions.
@@ -335,6 +339,7 @@ impl Walk<'_, '_> {
             bytes: self.bytes,
             newest: self.newest,
             of_macos: self.of_macos,
+            without_modes: self.without_modes,
             description,
         })
     }

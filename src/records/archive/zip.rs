@@ -50,7 +50,10 @@ pub(super) fn read(mut archive: impl Read + Seek, walk: &mut Walk<'_, '_>) -> Re
         let mode = match content.unix_mode() {
             Some(mode) if !is_of_dos => mode,
             _ if is_directory => 0o755,
-            _ => 0o644,
+            _ => {
+                walk.without_modes += 1;
+                0o644
+            }
         };
         let mut target = Vec::new();
         if is_link {

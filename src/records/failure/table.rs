@@ -289,7 +289,7 @@ codes! {
         "set the lists when a node starts";
     RootIdentity = "root_identity", 422, Failed, Lasting,
         "`warn`: ids and keys that all machines with the image would share are removed, and the log says which; those of the \
-         recipe's overlay are kept, with a warning. `off` keeps all",
+         recipe are kept, with a warning. `off` keeps all",
         "let each machine make its own";
 
     ["Warnings", "The log has each with its code, and so has the job's record: `kiln jobs status` shows it (`warnings`), `kiln build` at its \
