@@ -313,6 +313,9 @@ impl Account {
                 "--init-groups",
                 "--reset-env",
                 "--",
+                "env",
+                "KILN__CAPACITY__FIRST_DISK=1GiB",
+                "KILN__CAPACITY__LONGEST_WAIT=5m",
             ])
             .arg(program)
             .args(args)

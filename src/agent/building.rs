@@ -2,9 +2,7 @@
 
 use kiln_records::protocol::{Emulator, JobDescription};
 
-use super::{
-    build::failed_scripts::FailedScripts, channel::Channel, events::Events, outputs::Outputs, release::Releases,
-};
+use super::{channel::Channel, events::Events, failed_scripts::FailedScripts, outputs::Outputs, release::Releases};
 
 /// A root that is to be made.
 #[derive(Debug, Clone, Copy)]

@@ -7,12 +7,14 @@ use std::{
 };
 
 use super::{
-    build::{failed_scripts::FailedScripts, kiwi},
+    build::kiwi,
     building::Building,
     channel::{Channel, Ending},
     create, customize, debug, doors,
     events::Events,
-    evidence, fetch, ids, kiwi_config, mask,
+    evidence,
+    failed_scripts::FailedScripts,
+    fetch, ids, kiwi_config, mask,
     outputs::{Outputs, is_verdict},
     package, pauses,
     process::blocking,

@@ -20,6 +20,7 @@ pub mod digest;
 pub mod doors;
 pub mod events;
 mod evidence;
+mod failed_scripts;
 pub mod fetch;
 mod found;
 pub mod guest;

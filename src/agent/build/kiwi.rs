@@ -10,9 +10,10 @@ use kiln_records::{
 };
 use tokio::process::Command;
 
-use super::{ended, failed_scripts::FailedScripts};
+use super::ended;
 use crate::{
     events::Events,
+    failed_scripts::FailedScripts,
     pauses::{self, KiwiRead},
     process::{self, Finished},
     programs::Programs,

@@ -1,5 +1,4 @@
 //! Builds a root file system from a recipe: one file per kind of recipe. Runs the build tool, and touches the root.
 
 pub(crate) mod ended;
-pub(crate) mod failed_scripts;
 pub mod kiwi;
