@@ -268,14 +268,20 @@ fn what_a_killed_command_leaves_is_cleared_away_by_the_next() {
 }
 
 #[test]
-fn what_kiwi_lacks_for_other_images_than_a_root_is_a_warning() {
+fn what_is_not_there_and_what_kiwi_lacks_for_other_images_are_warnings() {
     needs!(support::no_namespaces());
     let container = r#"<type image="docker"><containerconfig name="x"/></type>"#;
-    let recipe = Recipe::copy_of("rpm-minimal").with_config(r#"<type image="tbz"/>"#, container);
+    let source = r#"<source path="{{ rpm_repo }}"/>"#;
+    let signed = r#"<source path="{{ rpm_repo }}"><signing key="this://keys/site.asc"/></source>"#;
+    let recipe = Recipe::copy_of("rpm-minimal")
+        .with_config(r#"<type image="tbz"/>"#, container)
+        .with_config(source, signed);
     let kiln = Kiln::new();
     let ran = check(&kiln, recipe.path(), &["--set=rpm_repo=dir:///x"]).ok();
     let warning = "warning: Kiln makes no such image of the root, so kiwi goes on: Required tool umoci not found";
     assert!(ran.stderr.contains(warning), "{}", ran.stderr);
+    let lost = "warning: the signing key this://keys/site.asc is not there (recipe_config_invalid)";
+    assert!(ran.stderr.contains(lost), "{}", ran.stderr);
     assert!(
         ran.stdout.contains("type          docker, in force\n"),
         "{}",

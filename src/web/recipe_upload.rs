@@ -207,7 +207,9 @@ impl Dashboard {
             }
         }
         match added.as_slice() {
-            [(id, ..)] if look.variables.is_empty() => Redirect::to(&format!("/ui/recipes/{id}")).into_response(),
+            [(id, ..)] if look.variables.is_empty() && look.warnings.is_empty() => {
+                Redirect::to(&format!("/ui/recipes/{id}")).into_response()
+            }
             _ => layout::page(
                 viewer,
                 "Recipe added",
@@ -238,6 +240,9 @@ impl Dashboard {
 fn added_page(viewer: &Viewer, added: &[(String, String, Arch)], look: &Look) -> Markup {
     html! {
         h1 { "Recipe added" }
+        @for warning in &look.warnings {
+            p role="status" { span.badge.warn { "warning" } " " (shown(warning)) "; " code { "kiln check recipe" } " says what is understood of it." }
+        }
         @for (id, name, arch) in added {
             section aria-label=(arch.name()) {
                 p { a href={ "/ui/recipes/" (id) } { (shown(name)) } " for " (arch.name()) }

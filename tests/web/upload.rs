@@ -167,5 +167,22 @@ async fn forms_with_anything_but_a_recipe_add_nothing() {
         (&recipes[0]["arch"], &recipes[0]["require_dkms"]),
         (&json!("riscv64"), &json!(false))
     );
+
+    // What a build would stumble over is said.
+    let parted = b"<image name=\"x\"><include from=\"https://host/a.xml\"/><preferences><packagemanager>apt</packagemanager></preferences></image>";
+    let parted = fs_err::read(Archive::empty().file("config.xml", parted).made().path).unwrap();
+    let request = server
+        .request("POST", "/ui/recipes/upload")
+        .header("accept", "text/html")
+        .header("content-type", "multipart/form-data; boundary=x")
+        .body(parts(&[token, ("name=\"arch\"", b"x86_64"), (file, &parted)]));
+    let added = send(request).await;
+    assert!(
+        added
+            .text
+            .contains("includes https://host/a.xml, which is no file of the recipe"),
+        "{}",
+        added.text
+    );
     server.stop();
 }

@@ -3,7 +3,7 @@
 
 mod scripts;
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use futures::future::join_all;
 use kiln_records::{
@@ -90,6 +90,7 @@ impl Reader<'_> {
         config
             .check_types(job.arch)
             .map_err(|failure| failure.at(Step::Repos))?;
+        self.keys(&recipe, &sources).await;
         reading.repositories = self.repositories(&config, sources).await;
         reading.no_layer = layers::impossible(&recipe, choice, self.web).await;
         let built = self.by_kiwi(&recipe, &config, reading).await;
@@ -125,6 +126,22 @@ impl Reader<'_> {
         let scripts = scripts::look(recipe, &scripts::OF_ROOT, true);
         reading.scripts = scripts.map_err(|error| unreadable(&error))?;
         Ok(whole.sources)
+    }
+
+    /// Warns of keys that a build would not find.
+    async fn keys(self, recipe: &Path, sources: &[Source]) {
+        let keys: BTreeSet<&String> = sources.iter().flat_map(|source| &source.keys).collect();
+        for key in keys {
+            let lost = match (key.strip_prefix("this://"), key.strip_prefix("file://")) {
+                (Some(path), _) => !recipe.join(path.trim_start_matches('/')).is_file(),
+                (_, Some(path)) => !Path::new(path).is_file(),
+                _ => false,
+            };
+            if lost {
+                let text = format!("the signing key {key} is not there");
+                self.events.warn(Warning::new(Code::RecipeConfigInvalid, text)).await;
+            }
+        }
     }
 
     async fn repositories(self, config: &KiwiConfig, sources: Vec<Source>) -> Vec<RepositoryRead> {
