@@ -116,6 +116,7 @@ bench: build
 	@.ci/install-packages bench
 	benches/run
 	benches/emulation
+	RELEASE=trixie KINDS="native full" benches/emulation builds
 	benches/corpus/run
 	benches/api
 	benches/catalogue

@@ -102,6 +102,30 @@ fn debian_compute_is_the_same_with_twins() {
     assert!(twins > 5000, "only {twins} programs ran as twins");
 }
 
+/// A recipe of Debian 12, with Debian 13: many of its packages were rebuilt for one architecture only.
+fn with_debian_13(name: &str) -> Recipe {
+    Recipe::copy_of(name)
+        .with_config("\"bookworm\"", "\"trixie\"")
+        // kiwi sets it by a program that wants to have its file in the root.
+        .with_config("<keytable>us</keytable>", "")
+}
+
+#[test]
+#[ignore = "takes five minutes of two CPUs; benches/emulation runs it"]
+fn debian_13_minimal_is_the_same_with_twins() {
+    needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
+    let twins = built_twice(&with_debian_13("debian-minimal"), &[]);
+    assert!(twins > 1000, "only {twins} programs ran as twins");
+}
+
+#[test]
+#[ignore = "takes half an hour; benches/emulation runs it"]
+fn debian_13_compute_is_the_same_with_twins() {
+    needs!(support::no_namespaces(), support::no_emulation(), support::not_root());
+    let twins = built_twice(&with_debian_13("debian-compute"), &[]);
+    assert!(twins > 5000, "only {twins} programs ran as twins");
+}
+
 /// A tree with something of each kind.
 fn small_tree(top: &Path) {
     let script = "cd \"$1\"; umask 022; mkdir -p usr/bin etc; printf program > usr/bin/ping; ln usr/bin/ping usr/bin/ping6; \

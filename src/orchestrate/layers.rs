@@ -114,7 +114,7 @@ impl Orchestrator {
                 found.unwrap_or_else(|| nothing(None))
             }
         };
-        Ok(Answer::Layer(found))
+        Ok(Answer::Layer(Box::new(found)))
     }
 
     pub(super) async fn settle_layer(&self, stored: &StoredRun, settled: SettledLayer) -> Result<Answer, Refusal> {

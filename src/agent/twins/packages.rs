@@ -509,7 +509,9 @@ mod tests {
                 .iter()
                 .filter_map(|path| Sum::parse(sum(path).trim_end()))
                 .collect();
-            packages.has_files_of(&sums, File::open(archive).unwrap()).unwrap()
+            packages
+                .has_files_of(&sums, fs_err::File::open(archive).unwrap().into_parts().0)
+                .unwrap()
         };
         let of_target = ["usr/bin/grep", "usr/lib/aarch64-linux-gnu/libx.so.1"];
         let of_host = ["usr/bin/grep", "usr/lib/x86_64-linux-gnu/libx.so.1", "usr/share/doc/x"];

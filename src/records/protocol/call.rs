@@ -71,7 +71,7 @@ pub enum Answer {
     /// Where to get the toolbox.
     Toolbox(ToolboxSource),
     /// The layer that there is, or why there is none.
-    Layer(FoundLayer),
+    Layer(Box<FoundLayer>),
     /// Where to put a layer that is to be kept.
     LayerUrl(LayerUrl),
     /// The line may be opened.
