@@ -652,7 +652,7 @@ fn scripts_of_rpms_that_fail_are_in_the_result_and_decide_where_that_is_wanted()
     let recipe =
         || Recipe::copy_of("rpm-minimal").with_config(last, &format!("{last}<package name=\"tiny-failing\"/>"));
     let repository = Repository::native();
-    for manager in ["zypper", "dnf4"] {
+    for manager in ["zypper", "dnf5"] {
         let kiln = Kiln::new();
         let manager = format!("--set=package_manager={manager}");
         // The second root has the packages of the first, which are not installed again.

@@ -40,6 +40,7 @@ const FAMILY: &str = "a sandbox on the host's kernel has sockets of the families
                       of devices: leave this to the system that boots the image, or build in a virtual machine: `--isolation vm`";
 const NO_KEY: &str =
     "check the address of the key: this://PATH is a file of the recipe, file:///PATH one of the toolbox";
+const TOOL: &str = "the toolbox does not have this program; of package managers it has apt, dnf 4 and zypper";
 const SCHEMA: &str = "check config.xml against kiwi's schema; the log shows the difference";
 
 const EXPIRED: &str = "the mirror is frozen, or no longer updated: use another one, or accept its index for that repository \
@@ -53,7 +54,7 @@ const KEYMAP: &str =
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 68] = [
+const TABLE: [Known; 69] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -142,6 +143,7 @@ const TABLE: [Known; 68] = [
     known(&["locale", "is not installed"], Code::BuildFailed, LOCALE),
     known(&["kiwidescriptioninvalid"], Code::RecipeConfigInvalid, SCHEMA),
     known(&["kiwischemaimporterror"], Code::RecipeConfigInvalid, SCHEMA),
+    known(&["kiwicommandnotfound"], Code::BuildFailed, TOOL),
     known(&["signing key", "is not there"], Code::RecipeConfigInvalid, NO_KEY),
     // The last ones, since dracut tries it as well, and goes on without.
     known(

@@ -17,7 +17,7 @@ import sys
 from kiwi import command_process
 from kiwi.command import Command
 from kiwi.kiwi import main
-from kiwi.package_manager import apt, dnf4, zypper
+from kiwi.package_manager import apt, dnf4, dnf5, zypper
 from kiwi.repository.dnf4 import RepositoryDnf4
 from kiwi.repository.zypper import RepositoryZypper
 from kiwi.system.prepare import SystemPrepare
@@ -255,11 +255,28 @@ def install_missing(self, manager):
     manager.custom_args = own
 
 
+def dnf_of_root(self, root=None):
+    """The dnf of the toolbox, or that of a root: its dnf 5, if it has no other. They have the options that kiwi gives them in common."""
+    name = name_of_dnf(self, root)
+    has = lambda program: root and os.access(os.path.join(root, "usr/bin", program), os.X_OK)
+    return "dnf5" if has("dnf5") and not has(name) else name
+
+
+def delete_by_dnf(self, force=False):
+    # The one thing for which they have other words.
+    is_newer = self._get_dnf4_binary_name(self.root_dir) == "dnf5"
+    return (dnf5.PackageManagerDnf5.process_delete_requests if is_newer else delete_by_dnf4)(self, force)
+
+
+name_of_dnf = dnf4.PackageManagerDnf4._get_dnf4_binary_name
+delete_by_dnf4 = dnf4.PackageManagerDnf4.process_delete_requests
+dnf4.PackageManagerDnf4._get_dnf4_binary_name = dnf_of_root
+dnf4.PackageManagerDnf4.process_delete_requests = delete_by_dnf
 kiln_functions.let_go_on()
 kiln_groups.install(zypper.PackageManagerZypper)
 kiln_refusals.install()
 command_process.CommandIterator = kiln_scripts.Lines
-apt.Command = dnf4.Command = zypper.Command = AskingCommand
+apt.Command = dnf4.Command = dnf5.Command = zypper.Command = AskingCommand
 kiln_arrivals.prepare()
 if ADDRESS == "?":
     kiln_reading.install()
