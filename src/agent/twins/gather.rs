@@ -256,7 +256,7 @@ impl Gatherer {
                 Err(why) => Some(why),
             };
             if let Some(why) = why {
-                refused.extend(paths.first().map(|path| Refused::new(path, Ground::Untold, &why)));
+                refuse(refused, &paths, Ground::Untold, &why);
                 return Ok(None);
             }
         }
@@ -277,14 +277,14 @@ impl Gatherer {
             let mut changes = match self.change(told, functions, &mut twin, &original) {
                 Ok(changes) => changes,
                 Err(why) => {
-                    refused.extend(paths.first().map(|path| Refused::new(path, Ground::Untold, &why)));
+                    refuse(refused, &paths, Ground::Untold, &why);
                     return Ok(None);
                 }
             };
             if examines {
                 let finding = self.examine(&twin, &original);
                 if let Some(why) = finding.as_ref().filter(|_| !is_library) {
-                    refused.extend(paths.first().map(|path| Refused::new(path, Ground::Finding, why)));
+                    refuse(refused, &paths, Ground::Finding, why);
                     found.item.verdict = Verdict::Refused;
                 }
                 found.item.finding = finding.filter(|_| is_library);
@@ -293,7 +293,7 @@ impl Gatherer {
                     match self.change(None, Some(&[]), &mut twin, &original) {
                         Ok(more) => changes += more,
                         Err(why) => {
-                            refused.extend(paths.first().map(|path| Refused::new(path, Ground::Untold, &why)));
+                            refuse(refused, &paths, Ground::Untold, &why);
                             return Ok(None);
                         }
                     }
@@ -426,6 +426,11 @@ fn has_fused_libm() -> bool {
     return std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx2");
     #[cfg(not(target_arch = "x86_64"))]
     return true;
+}
+
+/// Adds a file to those that cannot be twins, by the first of its names.
+fn refuse(refused: &mut Vec<Refused>, paths: &[String], ground: Ground, why: &str) {
+    refused.extend(paths.first().map(|path| Refused::new(path, ground, why)));
 }
 
 /// Whether the text of a package's version, `[EPOCH:]VERSION`, is in a file. The note in which rpm and systemd keep it for
