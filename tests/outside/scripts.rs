@@ -28,7 +28,7 @@ chown 1234567:700001 /srv/project
 [ $(stat -c %u:%g /srv/project) = 1234567:700001 ]
 ln -sf ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf
 ln -s hosts.kiwi /etc/.hosts.before
-echo '10.0.0.1 mgmt' >> /etc/hosts
+for node in {1..9000}; do echo '10.0.0.1 mgmt'; done >> /etc/hosts
 sleep 7200 &
 echo 'config.sh is done'
 ",
@@ -100,6 +100,7 @@ fn scripts_find_what_kiwi_gives_them_and_leave_nothing_running() {
         hosts.ends_with("10.0.0.1 mgmt\n") && hosts.lines().all(of_script),
         "{hosts}"
     );
+    assert_eq!(hosts.lines().filter(|line| *line == "10.0.0.1 mgmt").count(), 9000);
     let dir = tempfile::tempdir().unwrap();
     unpack(&image, &dir.path().join("root"), &["etc/resolv.conf"]);
     let link = fs_err::read_link(dir.path().join("root/etc/resolv.conf")).unwrap();

@@ -46,6 +46,9 @@ OF_OTHER_IMAGES = (
 # The most programs that are named at once.
 MOST_NAMED = 20
 
+# The most bytes that are kept of what was written into a file of the sandbox's: names of a hundred thousand nodes, and more.
+MOST_LENT = 16 << 20
+
 # The end of the name of kiwi's copy of a file of the sandbox's.
 COPY = ".kiwi"
 
@@ -133,11 +136,16 @@ class Names:
 
 
 def read(path):
+    content = content_of(path, 1 << 16)
+    return None if content is None else content.decode(errors="replace")
+
+
+def content_of(path, most):
     try:
         # A file of the root may be a pipe, which has no end.
         if os.path.isfile(path) and not os.path.islink(path):
-            with open(path, errors="replace") as file:
-                return file.read(1 << 16)
+            with open(path, "rb") as file:
+                return file.read(most)
     except OSError:
         pass
     return None
@@ -329,7 +337,7 @@ lent = {}
 
 
 def lend(self, config):
-    lent[config] = read(self.root_dir + config + COPY)
+    lent[config] = content_of(self.root_dir + config + COPY, MOST_LENT)
     link_copy(self, config)
 
 
@@ -338,17 +346,20 @@ def keep_written(root, config):
     of the sandbox's own stay out, but for those of the loopback."""
     path, given = root + config, lent.get(config)
     copy = path + COPY
-    text = read(copy)
+    text = content_of(copy, MOST_LENT + 1)
     is_kiwis = os.path.islink(path) and os.readlink(path) == os.path.basename(copy)
     if not is_kiwis or given is None or text is None or text == given:
         return
-    of_sandbox = {line for line in given.splitlines() if "localhost" not in line}
+    if len(text) > MOST_LENT:
+        warn("recipe_paths", f"what was written into {config} is not in the image: it has more than {MOST_LENT} bytes")
+        return
+    of_sandbox = {line for line in given.splitlines() if b"localhost" not in line}
     lines = [line for line in text.splitlines() if line not in of_sandbox]
     if not set(lines) - set(given.splitlines()):
         return
     os.unlink(path)
-    with open(path, "x") as file:
-        file.write("".join(f"{line}\n" for line in lines))
+    with open(path, "xb") as file:
+        file.write(b"".join(line + b"\n" for line in lines))
     os.chmod(path, 0o644)
     say(f"{config} has what scripts and packages have written into it; lines of the sandbox's are left out")
 
