@@ -78,8 +78,7 @@ pub(crate) async fn prepare_root(
 /// As [`prepare_root`], where kiwi refuses the recipe.
 pub(crate) async fn read(mut kiwi: Command, request: PrepareRoot<'_>, events: &Events) -> Result<KiwiRead, Failure> {
     complete(&mut kiwi, &request)?;
-    let unasked = (&mut Programs::default(), &FailedScripts::default());
-    let finished = watched(kiwi, None, unasked.0, unasked.1, events).await?;
+    let finished = watched(kiwi, None, &mut Programs::default(), &FailedScripts::default(), events).await?;
     finished.check_own(ended::cause)?;
     pauses::read_by_kiwi()
 }

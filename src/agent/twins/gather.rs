@@ -41,6 +41,18 @@ pub struct Package {
     pub host_version: String,
 }
 
+impl Package {
+    /// Whether builds of one of its files name their versions, which differ. Both would; the longer version is less likely to be there
+    /// by chance.
+    fn is_named_in(&self, twin: &[u8], original: &[u8]) -> bool {
+        if self.host_version.len() > self.version.len() {
+            names_version(twin, &self.host_version)
+        } else {
+            names_version(original, &self.version)
+        }
+    }
+}
+
 /// A file that has no twin, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
@@ -242,24 +254,6 @@ impl Gatherer {
             origins,
         } = pair;
         let Some(origin) = origins.first() else { return Ok(None) };
-        if package.version != package.host_version {
-            // A build that names its version does so on both sides. The longer one is less likely to be there by chance.
-            let names_its_version = if package.host_version.len() > package.version.len() {
-                let twin = fs_err::read(package.host.join(origin))?;
-                Ok(names_version(&twin, &package.host_version))
-            } else {
-                whole(&original).map(|original| names_version(&original, &package.version))
-            };
-            let why = match names_its_version {
-                Ok(false) => None,
-                Ok(true) => Some("it names its version, and the host has a rebuild".to_owned()),
-                Err(why) => Some(why),
-            };
-            if let Some(why) = why {
-                refuse(refused, &paths, Ground::Untold, &why);
-                return Ok(None);
-            }
-        }
         let mut found = self.alone(package, origin, elf);
         found.item.verdict = self.verdict(package, &paths, elf);
         let is_library = found.item.library.is_some();
@@ -267,13 +261,28 @@ impl Gatherer {
         let examines = found.item.is_examined || self.examines_library(elf);
         let told = paths.iter().find(|path| truth::concerns(path));
         let functions = self.long_double(package, &paths, elf);
-        if found.item.verdict != Verdict::Refused && (examines || told.is_some() || functions.is_some()) {
+        let is_rebuild = package.version != package.host_version;
+        let is_looked_at = examines || told.is_some() || functions.is_some() || is_rebuild;
+        if found.item.verdict != Verdict::Refused && is_looked_at {
             let mut twin = fs_err::read(package.host.join(origin))?;
-            let original = if examines || told.is_some() || self.host != Arch::X86_64 {
+            let original = if examines || told.is_some() || is_rebuild || self.host != Arch::X86_64 {
                 whole(&original)
             } else {
                 Ok(Vec::new())
             };
+            if is_rebuild {
+                let why = match &original {
+                    Ok(original) if package.is_named_in(&twin, original) => {
+                        "it names its version, and the host has a rebuild"
+                    }
+                    Ok(_) => "",
+                    Err(why) => why,
+                };
+                if !why.is_empty() {
+                    refuse(refused, &paths, Ground::Untold, why);
+                    return Ok(None);
+                }
+            }
             let mut changes = match self.change(told, functions, &mut twin, &original) {
                 Ok(changes) => changes,
                 Err(why) => {
