@@ -69,6 +69,8 @@ umount /sys/fs/cgroup/unified 2>/dev/null
 # Podman leaves files where it was started.
 cd "$1"
 python3 "$1/names.py" >/dev/null 2>&1 &
+mkdir "$1/passing"
+export TMPDIR="$1/passing"
 while true; do
     rm -f "$1/engine.sock"
     while [ -e "$1/down" ]; do sleep 0.02; done
@@ -174,6 +176,13 @@ impl Engine {
         (!is_there)
             .then(|| "podman or netavark is not installed: run `.ci/install-packages test`".to_owned())
             .or_else(Self::lack)
+    }
+
+    /// What is in the directory where this Podman puts large files for a while.
+    pub fn passing_files(&self) -> Vec<String> {
+        let entries = fs_err::read_dir(self.dir.join("passing")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name());
+        names.map(|name| name.into_string().unwrap()).collect()
     }
 
     /// The process of this Podman.

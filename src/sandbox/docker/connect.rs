@@ -16,7 +16,7 @@ use super::{
 };
 
 /// The same for a request that sends an engine a large file.
-const LOAD: Duration = Duration::from_mins(10);
+pub(super) const LOAD: Duration = Duration::from_mins(10);
 
 /// The most time of all trials of an engine: two kernels are tried, one after the other.
 pub(super) const PROBING: Duration = Duration::from_mins(5);

@@ -2,8 +2,9 @@
 //!
 //! Podman speaks Docker's API with these differences, seen with 4.3.1: a seccomp profile is the path of a file on the engine's
 //! host; `/proc` is uncovered by an option of its own; a volume's size is an option of its mount; a container that is about to
-//! end is listed as `stopped`; a container's limits of processes and files are refused where they are above the engine's; and the
-//! name server of a network is at the network's own addresses, which sandboxes do not reach.
+//! end is listed as `stopped`; a container's limits of processes and files are refused where they are above the engine's; the
+//! name server of a network is at the network's own addresses, which sandboxes do not reach; and Docker's request to import an
+//! image leaves the whole archive in `/var/tmp` of the engine's host.
 
 use std::{
     collections::HashMap,
@@ -12,26 +13,30 @@ use std::{
 };
 
 use bollard::{
-    Docker, body_full,
+    Docker, body_full, body_try_stream,
     errors::Error,
     models::{
         ContainerInspectResponse, ContainerSummary, ResourcesUlimits, SystemInfo, SystemInfoCgroupVersionEnum,
         VolumeCreateRequest,
     },
     query_parameters::{
-        CreateContainerOptionsBuilder, InspectContainerOptions, ListContainersOptionsBuilder, RemoveVolumeOptions,
-        RenameContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+        CreateContainerOptionsBuilder, CreateImageOptionsBuilder, InspectContainerOptions,
+        ListContainersOptionsBuilder, RemoveVolumeOptions, RenameContainerOptionsBuilder,
+        UploadToContainerOptionsBuilder,
     },
 };
+use bytes::Bytes;
+use futures::{Stream, TryStreamExt};
 use kiln_inside::room::{IdMap, filter, order::VOLUME};
 use kiln_records::{Code, Failure, JobId, arch::Arch};
-use reqwest::{Method, Url};
+use reqwest::{Body, Method, RequestBuilder, Url};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::{
     DockerDriver, IDS, IDS_OF_USER, Wanted, body,
+    connect::{LOAD, patient},
     container::Options,
     fault::{failure, is_missing},
     programs,
@@ -118,6 +123,26 @@ impl Dialect {
         HashMap::from([(name.to_owned(), value)])
     }
 
+    /// Makes an image without a name of the root in a tar archive. Returns its id.
+    pub(super) async fn import<A>(&self, engine: &Docker, archive: A) -> Result<String, Error>
+    where
+        A: Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    {
+        let id = match self {
+            Self::Docker => {
+                let options = CreateImageOptionsBuilder::default().from_src("-").build();
+                let said: Vec<_> = patient(engine)
+                    .create_image(Some(options), Some(body_try_stream(archive)), None)
+                    .try_collect()
+                    .await?;
+                let mut said = said.into_iter().filter_map(|info| info.status);
+                said.find(|status| status.starts_with("sha256:"))
+            }
+            Self::Podman(podman) => podman.import(Body::wrap_stream(archive)).await?,
+        };
+        id.ok_or_else(|| std::io::Error::other("the engine did not report the id of the image").into())
+    }
+
     /// What containers on the engine's own kernel need from it, with this seccomp profile, in the engine's form.
     fn options(&self, engine: &SystemInfo, profile: &str) -> Options {
         let mut security = security_of_modules(engine.security_options.as_deref().unwrap_or_default());
@@ -168,6 +193,13 @@ impl Podman {
         self.ask(Method::POST, path, &[], Some(&wanted)).await.map(drop)
     }
 
+    /// The id of an image made of this archive.
+    async fn import(&self, archive: Body) -> Result<Option<String>, Error> {
+        let request = self.request(Method::POST, "v4.0.0/libpod/images/import", &[])?;
+        let said = answered(request.timeout(LOAD).body(archive)).await?;
+        Ok(said["Id"].as_str().map(str::to_owned))
+    }
+
     async fn ask(
         &self,
         method: Method,
@@ -175,24 +207,33 @@ impl Podman {
         query: &[(&str, &str)],
         body: Option<&Value>,
     ) -> Result<Value, Error> {
-        let url = Url::parse_with_params(&format!("http://engine/{path}"), query).map_err(std::io::Error::other)?;
-        let mut request = self.http.request(method, url);
+        let mut request = self.request(method, path, query)?;
         if let Some(body) = body {
             request = request.json(body);
         }
-        let answer = request.send().await.map_err(lost)?;
-        let status = answer.status();
-        if status.is_success() {
-            return answer.json().await.map_err(lost);
-        }
-        let text = answer.text().await.map_err(lost)?;
-        let said = serde_json::from_str::<Value>(&text);
-        let message = said.ok().and_then(|said| said["message"].as_str().map(str::to_owned));
-        Err(Error::DockerResponseServerError {
-            status_code: status.as_u16(),
-            message: message.unwrap_or(text),
-        })
+        answered(request).await
     }
+
+    fn request(&self, method: Method, path: &str, query: &[(&str, &str)]) -> Result<RequestBuilder, Error> {
+        let url = Url::parse_with_params(&format!("http://engine/{path}"), query).map_err(std::io::Error::other)?;
+        Ok(self.http.request(method, url))
+    }
+}
+
+/// What the engine answers.
+async fn answered(request: RequestBuilder) -> Result<Value, Error> {
+    let answer = request.send().await.map_err(lost)?;
+    let status = answer.status();
+    if status.is_success() {
+        return answer.json().await.map_err(lost);
+    }
+    let text = answer.text().await.map_err(lost)?;
+    let said = serde_json::from_str::<Value>(&text);
+    let message = said.ok().and_then(|said| said["message"].as_str().map(str::to_owned));
+    Err(Error::DockerResponseServerError {
+        status_code: status.as_u16(),
+        message: message.unwrap_or(text),
+    })
 }
 
 /// The client library's error for an answer that does not come.

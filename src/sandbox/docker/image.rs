@@ -1,17 +1,13 @@
 //! Loads the toolbox into the engine as an image, once per digest. Runs the host's tar in a namespace sandbox, and
 //! talks to the engine.
 
-use bollard::{
-    Docker, body_try_stream,
-    query_parameters::{CreateImageOptionsBuilder, RemoveImageOptions, TagImageOptionsBuilder},
-};
-use futures::TryStreamExt;
+use bollard::query_parameters::{RemoveImageOptions, TagImageOptionsBuilder};
 use kiln_inside::room::IdMap;
 use kiln_records::Failure;
 use tokio_util::io::ReaderStream;
 
 use super::{
-    connect::patient,
+    connect::Open,
     fault::{failure, is_missing},
 };
 use crate::sandbox::{namespace::NamespaceDriver, packed, toolbox::Toolbox};
@@ -32,11 +28,12 @@ pub(super) fn name(toolbox: &Toolbox, ids: Option<IdMap>) -> String {
 ///
 /// `engine_gone`, or another error of the engine; `toolbox_image` when the toolbox cannot be packed.
 pub(super) async fn ensure(
-    engine: &Docker,
+    open: &Open,
     packer: &NamespaceDriver,
     toolbox: &Toolbox,
     ids: Option<IdMap>,
 ) -> Result<String, Failure> {
+    let engine = &open.client;
     let name = name(toolbox, ids);
     match engine.inspect_image(&name).await {
         Ok(_) => return Ok(name),
@@ -44,23 +41,13 @@ pub(super) async fn ensure(
         Err(error) => return Err(failure("cannot look for the toolbox's image", &error)),
     }
     let (mut tar, reader) = packed::tree(packer, toolbox, ids).await?;
-    let body = body_try_stream(ReaderStream::with_capacity(reader, 1 << 20));
-    let options = CreateImageOptionsBuilder::default().from_src("-").build();
-    let patient = patient(engine);
-    let taken_in: Result<Vec<_>, _> = patient
-        .create_image(Some(options), Some(body), None)
-        .try_collect()
-        .await;
+    let archive = ReaderStream::with_capacity(reader, 1 << 20);
+    let taken_in = open.dialect.import(engine, archive).await;
     let report = tar.wait().await?;
     if let Some(failure) = report.failure {
         return Err(failure);
     }
-    let said = taken_in.map_err(|error| failure("cannot load the toolbox as an image", &error))?;
-    let id = said
-        .into_iter()
-        .filter_map(|info| info.status)
-        .find(|status| status.starts_with("sha256:"));
-    let id = id.ok_or_else(|| packed::unpackable("the engine did not report the id of the image"))?;
+    let id = taken_in.map_err(|error| failure("cannot load the toolbox as an image", &error))?;
     if report.exit_code != 0 {
         // The loaded image is incomplete.
         let _ = engine.remove_image(&id, None::<RemoveImageOptions>, None).await;

@@ -186,7 +186,7 @@ impl DockerDriver {
         let order = orders::order(sandbox, facts, ids, network::neighbours(own, server), resolvers);
         let image = {
             let _one = self.taking_in.lock().await;
-            image::ensure(engine, &self.settings.packer, &sandbox.toolbox, ids).await?
+            image::ensure(&open, &self.settings.packer, &sandbox.toolbox, ids).await?
         };
         let mut labels = self.labels(sandbox.job);
         labels.insert(DOORS_HERE.to_owned(), sandbox.doors_dir.display().to_string());

@@ -9,12 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bollard::{
-    Docker, body_full,
-    models::SystemInfo,
-    query_parameters::{CreateImageOptionsBuilder, TagImageOptionsBuilder},
-};
-use futures::TryStreamExt;
+use bollard::{Docker, models::SystemInfo, query_parameters::TagImageOptionsBuilder};
+use bytes::Bytes;
+use futures::stream;
 use kiln_inside::room::order::{PROBE, Probe};
 use kiln_records::{Code, Failure, JobId, arch::Arch};
 use sha2::{Digest, Sha256};
@@ -270,21 +267,11 @@ impl DockerDriver {
             Err(error) => return Err(failure("cannot look for an image", &error)),
         }
         let failed = |error| failure("cannot make an image", &error);
-        let options = CreateImageOptionsBuilder::default().from_src("-").build();
-        let made: Vec<_> = engine
-            .create_image(Some(options), Some(body_full(archive.into())), None)
-            .try_collect()
-            .await
-            .map_err(failed)?;
-        let id = made
-            .into_iter()
-            .filter_map(|info| info.status)
-            .find(|status| status.starts_with("sha256:"));
+        let dialect = self.engine.open().await?.dialect;
+        let archive = stream::iter([Ok(Bytes::from(archive))]);
+        let id = dialect.import(engine, archive).await.map_err(failed)?;
         let tag = TagImageOptionsBuilder::default().repo(REPOSITORY).tag(&digest).build();
-        engine
-            .tag_image(&id.unwrap_or_default(), Some(tag))
-            .await
-            .map_err(failed)?;
+        engine.tag_image(&id, Some(tag)).await.map_err(failed)?;
         Ok(name)
     }
 }
