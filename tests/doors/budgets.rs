@@ -1,13 +1,18 @@
 //! What a caller can store, or have answered, has a bound, whichever door it goes through.
 
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+};
+
 use reqwest::redirect::Policy;
 use serde_json::{Value, json};
 
 use crate::{
-    doors::operations,
+    doors::{filled, operations},
     support::{
         serve,
-        server::{Server, id_of, unique},
+        server::{NOBODY, Server, id_of, unique},
     },
 };
 
@@ -106,6 +111,75 @@ async fn every_text_of_every_body_has_a_bound() {
         }
     }
     assert!(bodies > 15 && tried > 60, "{bodies} bodies, {tried} texts");
+}
+
+/// What a body that is stored as it is says of its length is believed before it is read.
+#[test]
+async fn every_body_that_is_a_file_has_a_bound() {
+    let api = Server::shared();
+    let image = id_of(&api.make("/v3/images", json!({ "name": unique("large") })).await);
+    let without = json!({ "name": unique("large"), "recipe_type": "kiwi-ng", "linux_distribution": "debian" });
+    let recipe = id_of(&api.make("/v3/recipes", without).await);
+    let mut tried = 0;
+    for operation in operations(&api).await {
+        let body = &operation.described["requestBody"];
+        if body.is_null() || !body["content"]["application/json"].is_null() {
+            continue;
+        }
+        tried += 1;
+        let path = match operation.path.split_once("/artifacts/") {
+            Some((path, _)) => format!("{}/artifacts/rootfs", path.replace(NOBODY, &image)),
+            None => operation.path.replace(NOBODY, &recipe),
+        };
+        let length = body["x-kiln-most-bytes"].as_u64().unwrap() + 1;
+        let head = format!(
+            "{} {path} HTTP/1.1\r\nContent-Type: application/octet-stream\r\nContent-Length: {length}\r\n\r\n",
+            operation.method
+        );
+        assert_eq!(status_of(&api, &head), 413, "{path}");
+    }
+    assert_eq!(tried, 2);
+}
+
+/// The status of the answer to a request of which this is all that is sent.
+fn status_of(api: &Server, request: &str) -> u16 {
+    let host = api.base().trim_start_matches("http://");
+    let request = request.replacen("\r\n", &format!("\r\nHost: {host}\r\n"), 1);
+    let mut stream = TcpStream::connect(host).unwrap();
+    // The server may answer, and close, before all is sent.
+    let _ = stream.write_all(request.as_bytes());
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.split(' ')
+        .nth(1)
+        .unwrap_or_else(|| panic!("{line:?}"))
+        .parse()
+        .unwrap()
+}
+
+/// An address is read whole before a route is known, so that all have one bound.
+#[test]
+async fn every_text_of_every_address_has_a_bound() {
+    let api = Server::shared();
+    let document = api.read("/openapi.json").await;
+    let long = "a".repeat(65_536);
+    let mut tried = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, described) in item.as_object().unwrap() {
+            for parameter in described["parameters"].as_array().into_iter().flatten() {
+                let name = parameter["name"].as_str().unwrap();
+                let address = match parameter["in"].as_str().unwrap() {
+                    "path" => filled(&path.replace(&format!("{{{name}}}"), &long)),
+                    "query" => format!("{}?{name}={long}", filled(path)),
+                    _ => continue,
+                };
+                tried += 1;
+                let head = format!("{} {address} HTTP/1.1\r\n\r\n", method.to_uppercase());
+                assert_eq!(status_of(&api, &head), 431, "{method} {path} {name}");
+            }
+        }
+    }
+    assert!(tried > 200, "{tried}");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::{
         docker::{ContainersOf, Peer},
         place::{Kind, Place},
     },
-    needs,
     support::engine::Engine,
 };
 
