@@ -95,7 +95,7 @@ fn strangers_leave_nothing_and_the_work_is_kept_with_no_process_to_spare() {
 #[test]
 fn the_work_of_a_shell_without_a_verdict_can_still_be_packaged() {
     needs!(support::no_namespaces(), support::not_root());
-    let site = Site::start(&[("KILN__SHELL__IDLE", "4s"), ("KILN__WATCH__KEEP_FAILED", "1h")]);
+    let site = Site::start(&[("KILN__SHELL__IDLE", "15s"), ("KILN__WATCH__KEEP_FAILED", "1h")]);
     let job = site.customize(&["--ssh-containers-jail", "true"]);
     site.open(&job).run("echo work > /root/work");
     assert_eq!(site.failed(&job), "shell_timeout");

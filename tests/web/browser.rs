@@ -76,14 +76,20 @@ impl Browser {
     }
 
     async fn command(&self, method: Method, path: &str, body: Option<Value>) -> Value {
+        self.try_command(method, path, body).await.unwrap()
+    }
+
+    async fn try_command(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, String> {
         let mut request = self.client.request(method, format!("{}{path}", self.session));
         if let Some(body) = body {
             request = request.json(&body);
         }
         let mut answer: Value = request.send().await.unwrap().json().await.unwrap();
         let value = answer["value"].take();
-        assert!(value.get("error").is_none(), "{path}: {value}");
-        value
+        if value.get("error").is_some() {
+            return Err(format!("{path}: {value}"));
+        }
+        Ok(value)
     }
 
     pub async fn goto(&self, url: &str) {
@@ -118,9 +124,13 @@ impl Browser {
 
     /// Clicks where a person would.
     pub async fn click(&self, selector: &str) {
-        let element = self.element(selector).await;
-        let path = format!("/element/{element}/click");
-        self.command(Method::POST, &path, Some(json!({}))).await;
+        // A page that is still being drawn may have moved the element, or replaced it.
+        eventually_async(async || {
+            let element = self.element(selector).await;
+            let path = format!("/element/{element}/click");
+            self.try_command(Method::POST, &path, Some(json!({}))).await
+        })
+        .await;
     }
 
     /// Types into an element. `\u{e007}` is the key Enter.
