@@ -15,16 +15,8 @@ use super::{
     tunnel::Tunnel,
 };
 
-/// The same for a request that sends an engine a large file.
-pub(super) const LOAD: Duration = Duration::from_mins(10);
-
 /// The most time of all trials of an engine: two kernels are tried, one after the other.
 pub(super) const PROBING: Duration = Duration::from_mins(5);
-
-/// A client for a request that sends a large file.
-pub(super) fn patient(engine: &Docker) -> Docker {
-    engine.clone().with_timeout(LOAD)
-}
 
 /// Does some work with an engine in this time at most, whatever it waits for: the body of an answer, a lock, a tunnel.
 ///

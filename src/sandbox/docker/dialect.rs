@@ -36,7 +36,6 @@ use uuid::Uuid;
 
 use super::{
     DockerDriver, IDS, IDS_OF_USER, Wanted, body,
-    connect::{LOAD, patient},
     container::Options,
     fault::{failure, is_missing},
     programs,
@@ -71,6 +70,14 @@ const ULIMITS: [(&str, i64); 2] = [("nofile", 4_096), ("nproc", 32_768)];
 
 /// How long an engine may take for an answer.
 const ASKING: Duration = Duration::from_secs(30);
+
+/// The same for a request that sends it a large file.
+const LOAD: Duration = Duration::from_mins(10);
+
+/// A client for a request that sends a large file.
+pub(super) fn patient(engine: &Docker) -> Docker {
+    engine.clone().with_timeout(LOAD)
+}
 
 impl Dialect {
     /// That of an engine, which has this socket here if it has one.

@@ -232,7 +232,7 @@ impl DockerDriver {
         }
         let archive = programs::archive(&entrance, &sandbox.agent)?;
         let options = UploadToContainerOptionsBuilder::default().path(VOLUME).build();
-        connect::patient(engine)
+        dialect::patient(engine)
             .upload_to_container(&name, Some(options), bollard::body_full(archive.into()))
             .await
             .map_err(|error| failure("cannot copy the agent into the sandbox", &error))?;
