@@ -236,11 +236,14 @@ mod tests {
 
     /// Serves answers, chosen by the request's head and number, until the test ends.
     async fn serve(answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static) -> String {
-        serve_text(answer, "").await
+        serve_text(answer, |_| "").await
     }
 
-    /// The same, with this text in each answer.
-    async fn serve_text(answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static, body: &'static str) -> String {
+    /// The same, with a text in each answer that is chosen by the request's head.
+    async fn serve_text(
+        answer: impl Fn(&str, usize) -> u16 + Send + Sync + 'static,
+        body: fn(&str) -> &'static str,
+    ) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let answer = Arc::new(answer);
@@ -253,6 +256,7 @@ mod tests {
                     let read = socket.read(&mut head).await.unwrap();
                     let head = String::from_utf8_lossy(&head[..read]).into_owned();
                     let status = answer(&head, number.fetch_add(1, Ordering::SeqCst));
+                    let body = body(&head);
                     let length = body.len();
                     let text =
                         format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
@@ -285,8 +289,25 @@ mod tests {
 
     /// What is said of repositories for riscv64, of which the first kind has two other architectures, and the second does not say.
     async fn architectures_of(repositories: &str) -> Result<Vec<Warning>, Failure> {
-        let with = "Origin: Debian\nArchitectures: amd64 arm64\nSHA256:\n";
-        let two = serve_text(|head, _| if head.contains("/Release") { 200 } else { 404 }, with).await;
+        const WITH: &str = "Origin: Debian\nArchitectures: amd64 arm64\nSHA256:\n";
+        const OF_RPMS: &str = r#"<repomd><data type="primary"><location href="repodata/list.xml"/></data></repomd>"#;
+        const LIST: &str =
+            "<metadata><package><arch>noarch</arch></package><package><arch>aarch64</arch></package></metadata>";
+        let two = serve_text(
+            |head, _| {
+                if ["/Release", "/repodata/"].iter().any(|part| head.contains(part)) {
+                    200
+                } else {
+                    404
+                }
+            },
+            |head| match head {
+                _ if head.contains("/repomd.xml") => OF_RPMS,
+                _ if head.contains("/list.xml") => LIST,
+                _ => WITH,
+            },
+        )
+        .await;
         let silent = serve(|_, _| 200).await;
         let recipe = tempfile::tempdir().unwrap();
         let repositories = repositories.replace("TWO", &two).replace("SILENT", &silent);
@@ -326,6 +347,10 @@ mod tests {
             "{warnings:?}"
         );
         assert_eq!(architectures_of(&deb("SILENT")).await.unwrap(), []);
+        let failure = architectures_of(&rpm("TWO/r")).await.unwrap_err();
+        assert_eq!(failure.code, Code::RepoWithoutArch);
+        assert!(failure.detail.ends_with("/r has aarch64"), "{failure}");
+        assert_eq!(architectures_of(&rpm("SILENT")).await.unwrap(), []);
     }
 
     #[tokio::test]

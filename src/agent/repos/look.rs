@@ -12,7 +12,7 @@ pub(crate) struct Looked {
     pub(crate) state: RepositoryReach,
     /// Why it is not ready, or was not looked at.
     pub(crate) why: Option<String>,
-    /// The architectures that its index names.
+    /// The architectures that its index names, as far as it was read.
     pub(crate) has: Vec<String>,
     /// Whether it has packages for the architecture, if that is known.
     pub(crate) has_arch: Option<bool>,
@@ -48,10 +48,9 @@ pub(crate) async fn look(repository: &Repository, client: &Client, arch: Arch) -
         return looked;
     }
     looked.state = RepositoryReach::Ready;
-    // The index of rpms does not say it.
-    if let Some(has) = architectures::declared(client, repository, urls).await {
-        looked.has_arch = Some(has.iter().any(|one| one == arch.debian()));
-        looked.has = has;
+    if let Some(declared) = architectures::declared(client, repository, urls, arch).await {
+        looked.has_arch = Some(declared.has_arch);
+        looked.has = declared.has;
     }
     if let Some(signature) = signature::of(client, repository, urls).await {
         looked.signed = Some(signature.is_some());

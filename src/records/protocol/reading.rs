@@ -143,7 +143,7 @@ pub struct RepositoryRead {
     pub state: RepositoryReach,
     /// Why it is not ready, or was not looked at.
     pub why: Option<String>,
-    /// The architectures of its packages, as its index says.
+    /// The architectures of its packages, as its index says; of rpms those that were seen before the one that was looked for.
     pub has: Vec<String>,
     /// Whether it has packages for the architecture; absent where that is not known.
     pub has_arch: Option<bool>,
