@@ -28,6 +28,7 @@ const MIXED: &str = "the repository is being changed, or a cache is stale: build
 const KEY: &str = "name the key that signs the repository, such as a file of the recipe: <signing key=\"this://keys/…\"/>; or put it into \
                    `signing_keys` in [trust]";
 const PACKAGE: &str = "check the package's name, and that the recipe's repositories have it for this architecture";
+const MODULE: &str = "the package belongs to a module of which another stream, or none, is enabled: name the stream as a <collectionModule>";
 const NEEDS: &str =
     "a package depends on another that no repository of the recipe has: add the repository, or remove the package";
 const CONFLICT: &str = "two packages exclude each other: remove one of them from the recipe";
@@ -54,7 +55,7 @@ const KEYMAP: &str =
 
 /// The known causes of failed builds: first those that make everything else fail too, then repositories, packages and
 /// scripts.
-const TABLE: [Known; 69] = [
+const TABLE: [Known; 71] = [
     known(&["no space left on device"], Code::DiskFull, DISK),
     known(&["disk quota exceeded"], Code::DiskFull, DISK),
     known(&["enough free space in /var/cache/apt"], Code::DiskFull, DISK),
@@ -123,6 +124,8 @@ const TABLE: [Known; 69] = [
         Code::PackageNotFound,
         PACKAGE,
     ),
+    known(&["missing groups or modules:"], Code::PackageNotFound, PACKAGE),
+    known(&["filtered out by modular filtering"], Code::PackageNotFound, MODULE),
     known(&["package '", "' not found"], Code::PackageNotFound, PACKAGE),
     known(&["nothing provides"], Code::UnmetDependency, NEEDS),
     known(&["depends:", "but it is not"], Code::UnmetDependency, NEEDS),
@@ -265,7 +268,7 @@ mod tests {
     }
 
     /// Real output of tools, the code, and the line with the cause.
-    const SAID: [(&str, Code, &str); 31] = [
+    const SAID: [(&str, Code, &str); 33] = [
         (
             "Reading package lists...\nE: Release file for http://deb.example.org/debian/dists/tiny/InRelease is expired (invalid \
              since 7d 0h 1min 2s). Updates for this repository will not be applied.",
@@ -400,6 +403,16 @@ mod tests {
              Module or Group 'no-such' is not available.\nError: Nothing to do.",
             Code::PackageNotFound,
             "Module or Group 'no-such' is not available.",
+        ),
+        (
+            "Error: Problems in request:\nmissing groups or modules: nodejs:99",
+            Code::PackageNotFound,
+            "missing groups or modules: nodejs:99",
+        ),
+        (
+            "All matches were filtered out by modular filtering for argument: nodejs\nError: Unable to find a match: nodejs",
+            Code::PackageNotFound,
+            "All matches were filtered out by modular filtering for argument: nodejs",
         ),
         (
             "/bin/sh: 1: /usr/bin/helper: Exec format error\ndpkg: error processing package helper (--configure):",
