@@ -272,8 +272,16 @@ fn config_of(image: Node<'_, '_>, choice: Choice<'_>) -> Result<KiwiConfig, Fail
         .filter_map(|node| node.attribute("image").map(str::to_owned))
         .collect();
     let profiles: Vec<_> = force.profiles().iter().map(|name| (*name).to_owned()).collect();
+    let release = force.preferred(image, "release-version").into_iter();
+    let release = release
+        .filter_map(|node| node.text().map(str::trim))
+        .find(|text| !text.is_empty());
     let reader = Reader {
         uses_apt: package_manager == "apt",
+        // kiwi tells zypper nothing of it.
+        release: release
+            .filter(|_| package_manager.starts_with("dnf"))
+            .map(str::to_owned),
         force,
     };
     Ok(KiwiConfig {
@@ -449,6 +457,8 @@ fn elements<'a, 'i>(parent: Node<'a, 'i>, name: &'static str) -> impl Iterator<I
 
 struct Reader<'a> {
     uses_apt: bool,
+    /// What dnf calls `$releasever`, if the description names it.
+    release: Option<String>,
     force: InForce<'a>,
 }
 
@@ -460,12 +470,36 @@ impl Reader<'_> {
             .zip(repository.attribute("password").map(str::to_owned));
         elements(repository, "source")
             .filter_map(|source| source.attribute("path"))
+            .map(|path| self.expanded(path.trim()))
             .map(|path| Repository {
-                shown: redact(path.trim()),
+                shown: redact(&path),
                 login: login.clone(),
-                plan: self.plan(repository, path.trim()).unwrap_or_else(|plan| plan),
+                plan: self.plan(repository, &path).unwrap_or_else(|plan| plan),
             })
             .collect()
+    }
+
+    /// An address in which those variables of zypper and dnf that are known have their values.
+    fn expanded(&self, path: &str) -> String {
+        let mut parts = path.split('$');
+        let mut made = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
+            let braced = part.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+            let (name, rest) =
+                braced.unwrap_or_else(|| part.split_at(part.find(|char| !is_part(char)).unwrap_or(part.len())));
+            let value = match name {
+                _ if self.uses_apt => None,
+                "basearch" | "arch" => Some(self.force.arch().name()),
+                "releasever" => self.release.as_deref(),
+                _ => None,
+            };
+            match value {
+                Some(value) => made.extend([value, rest]),
+                None => made.extend(["$", part]),
+            }
+        }
+        made
     }
 
     /// The files that prove the repository available, or what else is to be done about it.
@@ -621,6 +655,12 @@ mod tests {
             ("sourcetype=\"metalink\"", "http://h", "it is a list of mirrors"),
             ("profiles=\"p\"", "http://h", "its profile is not in force"),
             ("", "http://h/$releasever", "its address contains variables"),
+            (
+                "",
+                "http://h/$basearch/${arch}",
+                "http://h/aarch64/aarch64/repodata/repomd.xml",
+            ),
+            ("", "http://h/$archive", "its address contains variables"),
             ("", "obs://a/b", "only http and https are supported"),
             ("", "dir:///a", "only http and https are supported"),
             ("", "this://repo", "only http and https are supported"),
@@ -716,6 +756,17 @@ mod tests {
                 "http://h/repodata/repomd.xml"
             ]
         );
+    }
+
+    #[test]
+    fn the_release_is_that_of_the_preferences_in_force() {
+        let found = plans(
+            r#"<profiles><profile name="a"/></profiles>
+               <preferences profiles="a"><release-version>9</release-version></preferences>
+               <preferences><packagemanager>dnf4</packagemanager><release-version>10</release-version></preferences>
+               <repository><source path="http://h/$releasever-kitten/${releasever}"/></repository>"#,
+        );
+        assert_eq!(found, ["http://h/10-kitten/10/repodata/repomd.xml"]);
     }
 
     #[test]

@@ -75,6 +75,11 @@ impl<'a> InForce<'a> {
         Ok(Self { arch, profiles })
     }
 
+    /// The architecture of the image.
+    pub(super) const fn arch(&self) -> Arch {
+        self.arch
+    }
+
     /// The profiles in force.
     pub(super) fn profiles(&self) -> &[&'a str] {
         &self.profiles

@@ -382,6 +382,8 @@ pub(crate) struct KiwiRead {
     pub(crate) image: u64,
     /// Patterns, groups and products.
     pub(crate) collections: u64,
+    /// The files with keys of repositories that are not there.
+    pub(crate) missing_keys: Vec<String>,
     /// Scripts of the recipe that kiwi runs for other images than a root file system.
     pub(crate) not_run: Vec<String>,
     /// The functions of kiwi that do nothing any more, by the scripts that call them.

@@ -12,6 +12,7 @@ from kiwi.exceptions import KiwiCommandNotFound
 from kiwi.system.prepare import SystemPrepare
 
 import kiln_scripts
+import kiln_trust
 
 READING = "/run/kiln-reading.json"
 
@@ -59,6 +60,7 @@ def note(state):
                 state.get_system_products(),
             )
         ),
+        "missing_keys": kiln_trust.missing(state.get_repositories_signing_keys(), state),
         "not_run": [name for name in kiln_scripts.OF_OTHER_IMAGES if os.path.isfile(os.path.join(directory, name))],
         "obsolete": {name: called(path, functions) for name, path in paths.items() if os.path.isfile(path)},
     }

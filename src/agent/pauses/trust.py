@@ -198,8 +198,8 @@ def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetu
     call_config_script = SystemSetup.call_config_script
     setup = SystemPrepare.setup_repositories
     zypper_import, dnf_add = RepositoryZypper.import_trusted_keys, RepositoryDnf4.add_repo
-    # The keys that the recipe names, and those with the site's.
-    named, accepted = [], []
+    # The keys that the recipe names, and those with the site's, and the release that it names.
+    named, accepted, release = [], [], []
 
     def entering(command, environment):
         if command[0] == "chroot" and (file := trust(command[1])):
@@ -214,10 +214,9 @@ def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetu
 
     def setup_repositories(self, clear_cache=False, signing_keys=None, target_arch=None):
         named[:] = signing_keys or []
-        for key in named:
-            path = key.removeprefix("file://")
-            if path.startswith("/") and not os.path.exists(path):
-                raise KiwiFileNotFound(f"the signing key {path} is not there")
+        release[:] = [self.xml_state.get_release_version()]
+        for key in missing(named, self.xml_state):
+            raise KiwiFileNotFound(f"the signing key {key} is not there")
         accepted[:] = [*named, *sorted(glob.glob(KEYS))]
         manager = self.xml_state.get_package_manager()
         if manager == "apt":
@@ -236,10 +235,20 @@ def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetu
     def add_to_dnf(self, name, *arguments, **options):
         dnf_add(self, name, *arguments, **options)
         directory = self.shared_dnf_dir["reposd-dir"]
-        # dnf verifies an index by the keys of its repository alone. What is written into the image is kiwi's.
-        if accepted and not directory.startswith(os.path.join(self.root_dir, "etc")):
-            with open(os.path.join(directory, f"{name}.repo"), "a") as file:
-                file.write("gpgkey = " + " ".join(map(address, accepted)) + "\n")
+        # What is written into the image is kiwi's.
+        if directory.startswith(os.path.join(self.root_dir, "etc")):
+            return
+        with open(os.path.join(directory, f"{name}.repo"), "r+") as file:
+            text = file.read()
+            # Native twins come from the same addresses, and another program reads these there.
+            for version in filter(None, release):
+                text = text.replace("${releasever}", version).replace("$releasever", version)
+            # dnf verifies an index by the keys of its repository alone.
+            if accepted:
+                text += "gpgkey = " + " ".join(map(address, accepted)) + "\n"
+            file.seek(0)
+            file.truncate()
+            file.write(text)
 
     def keep_and_configure(self):
         # The recipe's script finds them, and so do tools that it calls.
@@ -251,6 +260,14 @@ def install(Command, RepositoryDnf4, RepositoryZypper, SystemPrepare, SystemSetu
     SystemPrepare.setup_repositories = setup_repositories
     RepositoryZypper.import_trusted_keys = import_to_zypper
     RepositoryDnf4.add_repo = add_to_dnf
+
+
+def missing(keys, state):
+    """Those of the keys that are files, and not there, as a recipe names them."""
+    paths = (key.removeprefix("file://") for key in keys)
+    own = os.path.join(state.xml_data.description_dir, "")
+    lost = (path for path in paths if path.startswith("/") and not os.path.exists(path))
+    return ["this://" + path.removeprefix(own) if path.startswith(own) else path for path in lost]
 
 
 def address(key):

@@ -3,7 +3,7 @@
 
 mod scripts;
 
-use std::{collections::BTreeSet, path::Path};
+use std::path::Path;
 
 use futures::future::join_all;
 use kiln_records::{
@@ -90,7 +90,6 @@ impl Reader<'_> {
         config
             .check_types(job.arch)
             .map_err(|failure| failure.at(Step::Repos))?;
-        self.keys(&recipe, &sources).await;
         reading.repositories = self.repositories(&config, sources).await;
         reading.no_layer = layers::impossible(&recipe, choice, self.web).await;
         let built = self.by_kiwi(&recipe, &config, reading).await;
@@ -126,22 +125,6 @@ impl Reader<'_> {
         let scripts = scripts::look(recipe, &scripts::OF_ROOT, true);
         reading.scripts = scripts.map_err(|error| unreadable(&error))?;
         Ok(whole.sources)
-    }
-
-    /// Warns of keys that a build would not find.
-    async fn keys(self, recipe: &Path, sources: &[Source]) {
-        let keys: BTreeSet<&String> = sources.iter().flat_map(|source| &source.keys).collect();
-        for key in keys {
-            let lost = match (key.strip_prefix("this://"), key.strip_prefix("file://")) {
-                (Some(path), _) => !recipe.join(path.trim_start_matches('/')).is_file(),
-                (_, Some(path)) => !Path::new(path).is_file(),
-                _ => false,
-            };
-            if lost {
-                let text = format!("the signing key {key} is not there");
-                self.events.warn(Warning::new(Code::RecipeConfigInvalid, text)).await;
-            }
-        }
     }
 
     async fn repositories(self, config: &KiwiConfig, sources: Vec<Source>) -> Vec<RepositoryRead> {
@@ -196,6 +179,10 @@ impl Reader<'_> {
             image: read.image,
             collections: read.collections,
         });
+        for key in &read.missing_keys {
+            let text = format!("the signing key {key} is not there");
+            self.events.warn(Warning::new(Code::RecipeConfigInvalid, text)).await;
+        }
         for script in &mut reading.scripts {
             script.obsolete = read.obsolete.get(&script.name).cloned().unwrap_or_default();
             if !script.obsolete.is_empty() {
