@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 /// The longest time for an answer. Two of them are shorter than the pause between two passes that the clocks of jobs leave
 /// out.
-const ANSWER: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 4000 });
+pub(super) const ANSWER: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 4000 });
 
 /// How many answers of a place may be missing in one pass before it is not asked again: a node of a cluster that hangs is
 /// not the whole cluster.
@@ -24,11 +24,14 @@ const MISSING: usize = 4;
 ///
 /// `place_silent`, beside those of the answer.
 pub(super) async fn in_time<T>(place: &str, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    timeout(ANSWER, answer).await.unwrap_or_else(|_| Err(silent(place)))
+    timeout(ANSWER, answer)
+        .await
+        .unwrap_or_else(|_| Err(silent(place, ANSWER)))
 }
 
-fn silent(place: &str) -> Failure {
-    let detail = format!("the place `{place}` does not answer within {ANSWER:?}");
+/// The failure of a place that has not answered in this time.
+pub(super) fn silent(place: &str, within: Duration) -> Failure {
+    let detail = format!("the place `{place}` does not answer within {within:?}");
     Failure::new(Code::PlaceSilent, detail).hint("see whether it is overloaded or cut off")
 }
 
@@ -55,7 +58,7 @@ impl<'a> Asked<'a> {
     /// As for [`in_time`]; at once when too many answers are missing already.
     pub(super) async fn ask<T>(&self, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         if self.missing.load(Ordering::Relaxed) >= MISSING {
-            return Err(silent(self.place));
+            return Err(silent(self.place, ANSWER));
         }
         let answer = in_time(self.place, answer).await;
         if matches!(&answer, Err(failure) if failure.code == Code::PlaceSilent) {

@@ -344,7 +344,7 @@ impl Orchestrator {
 
     /// The room at a place beside what is held of it, and the most that there could be.
     async fn room_beside(&self, place: &str, held: &[(Needs, Used)]) -> Result<(Room, Limits), Failure> {
-        let capacity = in_time(place, self.places.driver(Some(place)).capacity()).await?;
+        let capacity = in_time(place, self.places.measure(place)).await?;
         let mut settings = self.capacity.clone();
         if place != LOCAL {
             // These settings are for this host only.

@@ -24,7 +24,7 @@ use super::{
     lease::Leases,
     live::Live,
     peers::Peers,
-    places::Places,
+    places::{Places, place_name},
     runner::Runners,
     shell_ports::{ShellPlace, Shells, show_shell},
     waits::{Starved, Wait},
@@ -209,7 +209,7 @@ impl Orchestrator {
     pub(super) async fn cpus_of(&self, run: &Run) -> Result<u32, Failure> {
         let there = match self.places.cpus(run.plan.place.as_deref()) {
             Some(cpus) => cpus,
-            None => self.driver_of(run).capacity().await?.cpus,
+            None => self.places.measure(place_name(run)).await?.cpus,
         };
         let most = self.capacity.cpus_per_job.unwrap_or(there);
         Ok(most.min(there).max(1))

@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    answers::silent,
     equipment::{Equipment, Lack},
     place::{Candidate, Offers, Placement, Wish, away, place},
 };
@@ -20,6 +21,7 @@ use kiln_records::{
     run::{DriverKind, How, Kernel, LOCAL, Plan},
 };
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
 
 use crate::{
     config::IsolationSettings,
@@ -33,6 +35,10 @@ pub type NodeDriver = Box<dyn Fn(&str) -> Arc<dyn Driver> + Send + Sync>;
 
 /// The resources of this host are looked at again for a page, but not more often than this.
 const FRESH: Duration = Duration::from_secs(2);
+
+/// A measurement of resources takes no longer. One that nobody has asked after in this time is out of date.
+const MEASURING: Duration = Duration::from_mins(2);
+const OUT_OF_DATE: Duration = Duration::from_secs(20);
 
 /// All places of a server.
 pub struct Places {
@@ -59,9 +65,18 @@ struct Place {
     seen: Mutex<Seen>,
     /// Its resources as of the last look, with its time; none if it did not say then.
     capacity: Mutex<Option<(Instant, Capacity)>>,
+    measuring: Measuring,
     /// Whether a look at it is under way.
     looking: AtomicBool,
 }
+
+/// The measurement of a place's resources that is under way, or whose result nobody has had yet. Engines measure by a
+/// container, which takes a slow node longer than an answer may take.
+#[derive(Debug, Default)]
+struct Measuring(tokio::sync::Mutex<Option<JoinHandle<Measured>>>);
+
+/// What a measurement found, and when.
+type Measured = (Instant, Result<Capacity, Failure>);
 
 /// The knowledge of a place as of the last look.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -291,6 +306,19 @@ impl Places {
             .collect()
     }
 
+    /// The resources of a place, measured now. Where that takes longer than whoever asks waits for, it goes on, and the next who
+    /// asks has the result: it would never come if each of them began anew.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver, and `place_silent`.
+    pub async fn measure(&self, name: &str) -> Result<Capacity, Failure> {
+        match self.place(name) {
+            Some(place) => place.measuring.result(&place.driver, name).await,
+            None => (self.node_driver)(name).capacity().await,
+        }
+    }
+
     /// Looks at the resources of this host again, if the last look is not new. Other places may take their time.
     pub async fn measure_this_host(&self) {
         if self.local.capacity().is_none_or(|(when, _)| when.elapsed() > FRESH) {
@@ -475,6 +503,28 @@ fn decided(decision: Result<Placement, Failure>) -> Decision {
     }
 }
 
+impl Measuring {
+    async fn result(&self, driver: &Arc<dyn Driver>, place: &str) -> Result<Capacity, Failure> {
+        let mut under_way = self.0.lock().await;
+        loop {
+            let task = under_way.get_or_insert_with(|| {
+                let (driver, place) = (Arc::clone(driver), place.to_owned());
+                tokio::spawn(async move {
+                    let found = tokio::time::timeout(MEASURING, driver.capacity()).await;
+                    (Instant::now(), found.unwrap_or_else(|_| Err(silent(&place, MEASURING))))
+                })
+            });
+            let ended = task.await;
+            *under_way = None;
+            match ended {
+                Ok((when, _)) if when.elapsed() > OUT_OF_DATE => {}
+                Ok((_, found)) => return found,
+                Err(error) => return Err(Failure::new(Code::PlaceSilent, error)),
+            }
+        }
+    }
+}
+
 /// The only look at a place that is under way now.
 struct Look(Arc<Place>);
 
@@ -586,6 +636,7 @@ impl Place {
             is_node,
             seen: Mutex::new(seen),
             capacity: Mutex::default(),
+            measuring: Measuring::default(),
             looking: AtomicBool::new(false),
         }
     }
@@ -629,7 +680,7 @@ impl Place {
 
     /// Finds out what the place offers.
     async fn try_out(&self, before: &Seen, arch: Arch, machines: bool) -> Seen {
-        let capacity = self.driver.capacity().await;
+        let capacity = self.measuring.result(&self.driver, &self.name).await;
         self.note_capacity(capacity.as_ref().ok().copied());
         let shared_kernel = self.driver.shared_kernel().await;
         let own_kernel = if machines {

@@ -12,6 +12,7 @@ use std::{
 use super::{
     Equipment, JobDoors, Parts, Peers, Places, ShellPlace,
     agents::{AgentCalls, Refusal},
+    answers::ANSWER,
     ask::NewRun,
     orchestrator::Orchestrator,
     places::NodeDriver,
@@ -69,6 +70,8 @@ struct Place {
     lacks_toolbox: AtomicBool,
     /// Whether it answers nothing about sandboxes for now.
     hangs: AtomicBool,
+    /// Whether it takes longer to measure its resources than an answer may take.
+    measures_slowly: AtomicBool,
     /// Whether its sandboxes do not get started for now.
     is_slow: AtomicBool,
     /// Whether it cannot be asked for now.
@@ -93,6 +96,7 @@ impl Place {
             words: Mutex::default(),
             lacks_toolbox: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            measures_slowly: AtomicBool::new(false),
             is_slow: AtomicBool::new(false),
             away: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
@@ -168,6 +172,9 @@ impl Driver for Place {
 
     async fn capacity(&self) -> Result<Capacity, Failure> {
         self.answers().await;
+        if self.measures_slowly.load(Ordering::Relaxed) {
+            tokio::time::sleep(2 * ANSWER).await;
+        }
         Ok(Capacity {
             cpus: 2,
             memory: 1 << 36,

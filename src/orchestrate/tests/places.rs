@@ -21,6 +21,20 @@ async fn a_sandbox_has_a_stated_number_of_cpus_and_its_build_is_told_the_same() 
 }
 
 #[tokio::test]
+async fn a_place_that_measures_slowly_gets_jobs_all_the_same() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    server.place.measures_slowly.store(true, Ordering::Relaxed);
+    let job = server.orchestrator.accept(job(), NewRun::default()).await.unwrap().id;
+    let launched = async {
+        while site.state(job).await == State::Queued {
+            server.orchestrator.launch_once().await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), launched).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_agent_that_has_never_called_says_itself_why() {
     let site = Site::new().await;
     let watch = || WatchSettings {
