@@ -15,6 +15,9 @@ use super::{
     tunnel::Tunnel,
 };
 
+/// The most time for the way to an engine.
+const CONNECTING: Duration = Duration::from_mins(1);
+
 /// The most time of all trials of an engine: two kernels are tried, one after the other.
 pub(super) const PROBING: Duration = Duration::from_mins(5);
 
@@ -41,8 +44,8 @@ pub(super) fn within<'a, T: 'a>(
 /// An engine and the way to it.
 #[derive(Debug)]
 pub(super) struct Engine {
-    address: EngineAddress,
-    open: Mutex<Option<Open>>,
+    address: Arc<EngineAddress>,
+    open: Arc<Mutex<Option<Open>>>,
 }
 
 /// An open way to the engine.
@@ -58,8 +61,8 @@ pub(super) struct Open {
 impl Engine {
     pub(super) fn at(address: EngineAddress) -> Self {
         Self {
-            address,
-            open: Mutex::new(None),
+            address: Arc::new(address),
+            open: Arc::default(),
         }
     }
 
@@ -67,13 +70,14 @@ impl Engine {
         &self.address
     }
 
-    /// The way to the engine. Connects if there is no connection yet, or if the tunnel is gone.
+    /// The way to the engine. Connects if there is no connection yet, or if the tunnel is gone. That goes on if whoever asks does
+    /// not wait for it: a login may take longer than an answer about a sandbox.
     ///
     /// # Errors
     ///
     /// `engine_gone`.
     pub(super) async fn open(&self) -> Result<Open, Failure> {
-        let mut known = self.open.lock().await;
+        let mut known = Arc::clone(&self.open).lock_owned().await;
         if let Some(open) = known.as_ref() {
             let is_there = match &open.tunnel {
                 Some(tunnel) => tunnel.is_open().await,
@@ -84,43 +88,45 @@ impl Engine {
             }
         }
         *known = None;
-        let open = self.connect().await?;
-        *known = Some(open.clone());
-        Ok(open)
+        let address = Arc::clone(&self.address);
+        let connecting = tokio::spawn(async move {
+            let open = within(CONNECTING, "connect", connect(&address)).await?;
+            *known = Some(open.clone());
+            Ok(open)
+        });
+        connecting.await.unwrap_or_else(|error| Err(gone(error)))
     }
+}
 
-    async fn connect(&self) -> Result<Open, Failure> {
-        let what = format!("cannot reach the container engine at {}", self.address);
-        let bad = |error: bollard::errors::Error| gone(format!("{what}: {error}"));
-        let local = |path: &Path| {
-            Docker::connect_with_socket(&path.to_string_lossy(), TIMEOUT_S, API_DEFAULT_VERSION).map_err(bad)
-        };
-        let (client, tunnel, socket) = match &self.address {
-            EngineAddress::Socket(path) => (local(path)?, None, Some(path.clone())),
-            EngineAddress::Tls { host, certificates } => {
-                let file = |name: &str| certificates.join(name);
-                let (key, certificate, authority) = (file("key.pem"), file("cert.pem"), file("ca.pem"));
-                let client =
-                    Docker::connect_with_ssl(host, &key, &certificate, &authority, TIMEOUT_S, API_DEFAULT_VERSION);
-                (client.map_err(bad)?, None, None)
-            }
-            EngineAddress::Ssh { host, socket, login } => {
-                let tunnel = Tunnel::open(host, socket, login).await?;
-                let path = tunnel.socket().clone();
-                (local(&path)?, Some(Arc::new(tunnel)), Some(path))
-            }
-        };
-        let client = client
-            .negotiate_version()
-            .await
-            .map_err(|error| failure(&what, &error))?;
-        let dialect = Dialect::of(&client, socket).await?;
-        Ok(Open {
-            client,
-            tunnel,
-            dialect,
-        })
-    }
+async fn connect(address: &EngineAddress) -> Result<Open, Failure> {
+    let what = format!("cannot reach the container engine at {address}");
+    let bad = |error: bollard::errors::Error| gone(format!("{what}: {error}"));
+    let local =
+        |path: &Path| Docker::connect_with_socket(&path.to_string_lossy(), TIMEOUT_S, API_DEFAULT_VERSION).map_err(bad);
+    let (client, tunnel, socket) = match address {
+        EngineAddress::Socket(path) => (local(path)?, None, Some(path.clone())),
+        EngineAddress::Tls { host, certificates } => {
+            let file = |name: &str| certificates.join(name);
+            let (key, certificate, authority) = (file("key.pem"), file("cert.pem"), file("ca.pem"));
+            let client = Docker::connect_with_ssl(host, &key, &certificate, &authority, TIMEOUT_S, API_DEFAULT_VERSION);
+            (client.map_err(bad)?, None, None)
+        }
+        EngineAddress::Ssh { host, socket, login } => {
+            let tunnel = Tunnel::open(host, socket, login).await?;
+            let path = tunnel.socket().clone();
+            (local(&path)?, Some(Arc::new(tunnel)), Some(path))
+        }
+    };
+    let client = client
+        .negotiate_version()
+        .await
+        .map_err(|error| failure(&what, &error))?;
+    let dialect = Dialect::of(&client, socket).await?;
+    Ok(Open {
+        client,
+        tunnel,
+        dialect,
+    })
 }
 
 #[cfg(test)]
@@ -133,5 +139,23 @@ mod tests {
         let failure = within(Duration::from_millis(1), "look", hangs).await.unwrap_err();
         assert_eq!(failure.code, kiln_records::Code::EngineGone);
         assert_eq!(within(Duration::from_secs(30), "look", async { Ok(7) }).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_waiting_for_a_connection_leaves_it_to_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("engine.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let engine = Engine::at(EngineAddress::Socket(socket));
+        for _ in 0..2 {
+            let asked = tokio::time::timeout(Duration::from_millis(100), engine.open());
+            assert!(asked.await.is_err(), "nobody answers yet");
+        }
+        let first = listener.accept().await.unwrap();
+        let second = tokio::time::timeout(Duration::from_millis(10), listener.accept());
+        assert!(second.await.is_err(), "it began anew");
+        // The engine goes away, and whoever asks next is told so.
+        drop((first, listener));
+        assert_eq!(engine.open().await.unwrap_err().code, kiln_records::Code::EngineGone);
     }
 }
