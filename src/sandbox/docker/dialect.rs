@@ -1,10 +1,10 @@
 //! What an engine does otherwise than Docker, by what it says of itself. Talks to the engine.
 //!
-//! Podman speaks Docker's API with these differences, seen with 4.3.1: a seccomp profile is the path of a file on the engine's
-//! host; `/proc` is uncovered by an option of its own; a volume's size is an option of its mount; a container that is about to
-//! end is listed as `stopped`; a container's limits of processes and files are refused where they are above the engine's; the
-//! name server of a network is at the network's own addresses, which sandboxes do not reach; and Docker's request to import an
-//! image leaves the whole archive in `/var/tmp` of the engine's host.
+//! Podman speaks Docker's API with these differences, seen with 4.3.1 and 5.4.2: a seccomp profile is the path of a file on the
+//! engine's host; `/proc` is uncovered by an option of its own; a volume's size is an option of its mount; a container that is about
+//! to end is listed as `stopped`; a container's limits of processes and files are refused where they are above the engine's, and so
+//! are its own defaults unless it runs as a user; the name server of a network is at the network's own addresses, which sandboxes
+//! do not reach; and Docker's request to import an image leaves the whole archive in `/var/tmp` of the engine's host.
 
 use std::{
     collections::HashMap,
@@ -156,14 +156,15 @@ impl Dialect {
         security.push(format!("seccomp={profile}"));
         let ulimits = match self {
             Self::Docker => None,
-            Self::Podman(_) => {
+            Self::Podman(podman) => {
                 security.push("unmask=ALL".to_owned());
                 let limits = ULIMITS.map(|(name, most)| ResourcesUlimits {
                     name: Some(name.to_owned()),
                     soft: Some(most),
                     hard: Some(most),
                 });
-                Some(limits.into())
+                // One of a user gives what it may by itself. That can be less: the kernel allows a user's processes by the memory.
+                (!podman.is_rootless).then(|| limits.into())
             }
         };
         Options { security, ulimits }
@@ -460,6 +461,7 @@ mod tests {
         let options = podman(false).options(&info, "/there/seccomp.json");
         assert_eq!(options.security, ["seccomp=/there/seccomp.json", "unmask=ALL"]);
         assert!(options.ulimits.is_some());
+        assert_eq!(podman(true).options(&info, "/there/seccomp.json").ulimits, None);
     }
 
     #[test]
