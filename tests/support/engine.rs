@@ -57,7 +57,8 @@ while true; do
 done
 "#;
 
-/// The same with Podman, whose files are all below the directory or in a `/run` of its own.
+/// The same with Podman, whose files are all below the directory or in a `/run` of its own. Its programs may be those of another
+/// root.
 const INSIDE_PODMAN: &str = r#"
 ip link set lo up
 until ip address show tap0 2>&1 | grep -q 10.0.2.100; do sleep 0.01; done
@@ -66,6 +67,19 @@ mount -t tmpfs kiln-podman /run
 mkdir /run/sshd
 # crun refuses hosts with both versions of control groups.
 umount /sys/fs/cgroup/unified 2>/dev/null
+in_root() { "$@"; }
+if [ -d "$1/root" ]; then
+    # The programs of another root, with the host's files beside them: paths mean the same in both. The kernel makes no user
+    # namespace for a process that has only changed its root.
+    dir=$1
+    in_root() {
+        unshare --mount sh -c '
+            mount --bind "$0" "$0"
+            for part in dev proc sys run tmp etc/resolv.conf; do mount --rbind "/$part" "$0/$part"; done
+            cd "$0" && pivot_root . mnt && umount --lazy /mnt && cd "$1" && shift && exec "$@"
+        ' "$(readlink -f "$dir/root")" "$dir" "$@"
+    }
+fi
 # Podman leaves files where it was started.
 cd "$1"
 python3 "$1/names.py" >/dev/null 2>&1 &
@@ -74,7 +88,7 @@ export TMPDIR="$1/passing"
 while true; do
     rm -f "$1/engine.sock"
     while [ -e "$1/down" ]; do sleep 0.02; done
-    podman --runtime crun --root "$1/data" --runroot "$1/exec" --tmpdir "$1/tmp" --network-config-dir "$1/networks" --network-backend netavark \
+    in_root podman --runtime crun --root "$1/data" --runroot "$1/exec" --tmpdir "$1/tmp" --network-config-dir "$1/networks" --network-backend netavark \
         --cgroup-manager cgroupfs system service --time 0 "unix://$1/engine.sock" >>"$1/log" 2>&1
 done
 "#;
@@ -135,6 +149,9 @@ const DIR: &str = "KILN_TEST_ENGINE_DIR";
 
 /// The same for a Podman.
 const PODMAN_DIR: &str = "KILN_TEST_PODMAN_DIR";
+
+/// The variable with a Debian root whose Podman is taken, with its runtime and network tools, in place of the host's: another version.
+const PODMAN_ROOT: &str = "KILN_TEST_PODMAN_ROOT";
 
 /// A running engine.
 pub struct Engine {
@@ -218,6 +235,9 @@ impl Engine {
             .unwrap()
             .keep();
         fs_err::write(dir.join("daemon.json"), runtimes(&dir)).unwrap();
+        if let Some(root) = std::env::var_os(PODMAN_ROOT) {
+            fs_err::os::unix::fs::symlink(root, dir.join("root")).unwrap();
+        }
         fs_err::write(dir.join("names.py"), NAMES).unwrap();
         fs_err::write(dir.join("resolv.conf"), "nameserver 10.0.2.100\n").unwrap();
         let authority = Authority::new();
