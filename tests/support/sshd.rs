@@ -113,10 +113,17 @@ impl Sshd {
 
     /// Cuts all open connections, like a host that goes down.
     pub fn cut_connections(&self) {
-        let children = format!("/proc/{0}/task/{0}/children", self.child.id());
-        for pid in fs_err::read_to_string(children).unwrap().split_whitespace() {
-            let pid = nix::unistd::Pid::from_raw(pid.parse().unwrap());
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        // With OpenSSH 10, another process has the connection than the one that the server started.
+        let mut parents = vec![self.child.id().to_string()];
+        while let Some(parent) = parents.pop() {
+            let children = fs_err::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+            for child in children.unwrap_or_default().split_whitespace() {
+                parents.push(child.to_owned());
+            }
+            if parent != self.child.id().to_string() {
+                let pid = nix::unistd::Pid::from_raw(parent.parse().unwrap());
+                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
         }
     }
 }
