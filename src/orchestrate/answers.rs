@@ -14,6 +14,10 @@ use tokio::time::timeout;
 /// out.
 pub(super) const ANSWER: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 4000 });
 
+/// The same for an answer that only the clearing away of remains waits for. Podman's service ends when nobody has asked it for a few
+/// seconds, and a slow node takes longer than the other to start it.
+const PATIENT: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 20_000 });
+
 /// How many answers of a place may be missing in one pass before it is not asked again: a node of a cluster that hangs is
 /// not the whole cluster.
 const MISSING: usize = 4;
@@ -27,6 +31,17 @@ pub(super) async fn in_time<T>(place: &str, answer: impl Future<Output = Result<
     timeout(ANSWER, answer)
         .await
         .unwrap_or_else(|_| Err(silent(place, ANSWER)))
+}
+
+/// The same in more time, where no job waits for the answer.
+///
+/// # Errors
+///
+/// As for [`in_time`].
+pub(super) async fn patiently<T>(place: &str, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    timeout(PATIENT, answer)
+        .await
+        .unwrap_or_else(|_| Err(silent(place, PATIENT)))
 }
 
 /// The failure of a place that has not answered in this time.

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use super::{
-    answers::in_time, clearing::Tried, job_span, launch::since, live::Live, log_artifact::packed_log,
+    answers::{in_time, patiently}, clearing::Tried, job_span, launch::since, live::Live, log_artifact::packed_log,
     orchestrator::Orchestrator, places::place_name,
 };
 use crate::{
@@ -433,7 +433,7 @@ impl Orchestrator {
 
     /// Removes the sandboxes at a place that no job needs any more. Returns how many were there before.
     pub(super) async fn sweep_place(&self, place: &str, driver: &dyn Driver) -> Result<u64, Failure> {
-        let listed = in_time(place, driver.list()).await?;
+        let listed = patiently(place, driver.list()).await?;
         let count = listed.len() as u64;
         // Jobs are read after sandboxes: a job that arrived in between has its row by now.
         let open = self.store.open_runs().await?;
