@@ -251,6 +251,8 @@ fn a_build_node_with_podman_carries_out_a_job() {
         [&status["place"], &status["driver"], &status["how"]],
         ["here", "docker", "native"]
     );
+    let record = server.json(&["jobs", "describe", status["id"].as_str().unwrap()]);
+    assert_eq!(record["remote_build_node"], "here");
     server.stop();
     Engine::podman().assert_nothing_of(status["id"].as_str().unwrap());
 }

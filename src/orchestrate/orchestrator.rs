@@ -423,6 +423,11 @@ impl Orchestrator {
             }
             job.status = run.status(job.status);
             show_shell(&mut job, &run);
+            if run.state == State::Launching {
+                let place = place_name(&run);
+                let is_node = self.places.is_node(place);
+                job.remote_build_node = if is_node { place.to_owned() } else { String::new() };
+            }
             if run.state == State::Success && run.plan.verifies.is_none() {
                 job.resultant_image_id = Some(run.image);
             }

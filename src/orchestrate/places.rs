@@ -248,6 +248,11 @@ impl Places {
         })
     }
 
+    /// Whether a place is a remote build node.
+    pub fn is_node(&self, name: &str) -> bool {
+        self.place(name).is_some_and(|place| place.is_node)
+    }
+
     /// The CPUs of a place, if it was asked already.
     pub fn cpus(&self, name: Option<&str>) -> Option<u32> {
         self.place(name.unwrap_or(LOCAL))?.seen().cpus

@@ -17,8 +17,14 @@ use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use super::{
-    answers::{in_time, patiently}, clearing::Tried, job_span, launch::since, live::Live, log_artifact::packed_log,
-    orchestrator::Orchestrator, places::place_name,
+    answers::{in_time, patiently},
+    clearing::Tried,
+    job_span,
+    launch::since,
+    live::Live,
+    log_artifact::packed_log,
+    orchestrator::Orchestrator,
+    places::place_name,
 };
 use crate::{
     metrics::{self, Swept},

@@ -144,6 +144,10 @@ async fn a_place_that_hangs_costs_the_jobs_elsewhere_nothing() {
     server.has_started(there).await;
     let run = async |job| site.store.get_run(job).await.unwrap().unwrap().run;
     assert_eq!(run(there).await.plan.place.as_deref(), Some(NODE));
+    for (job, node) in [(here, ""), (there, NODE)] {
+        let record = site.store.get_run(job).await.unwrap().unwrap().job;
+        assert_eq!(record.remote_build_node, node);
+    }
 
     // The clocks of all jobs run, whatever the place says, and both have made no progress.
     server.orchestrator.watch_once().await.unwrap();
