@@ -71,8 +71,8 @@ const ULIMITS: [(&str, i64); 2] = [("nofile", 4_096), ("nproc", 32_768)];
 /// How long an engine may take for an answer.
 const ASKING: Duration = Duration::from_secs(30);
 
-/// The same for a request that sends it a large file.
-const LOAD: Duration = Duration::from_mins(10);
+/// The same for a request that sends it a large file, such as a toolbox of nearly 1 GB over a slow line.
+pub(super) const LOAD: Duration = Duration::from_mins(30);
 
 /// A client for a request that sends a large file.
 pub(super) fn patient(engine: &Docker) -> Docker {
@@ -204,7 +204,8 @@ impl Podman {
     /// The id of an image made of this archive.
     async fn import(&self, archive: Body) -> Result<Option<String>, Error> {
         let request = self.request(Method::POST, "v4.0.0/libpod/images/import", &[])?;
-        let said = answered(request.timeout(LOAD).body(archive)).await?;
+        let said = tokio::time::timeout(LOAD, answered(request.timeout(LOAD * 2).body(archive)));
+        let said = said.await.map_err(|_| Error::RequestTimeoutError)??;
         Ok(said["Id"].as_str().map(str::to_owned))
     }
 

@@ -1,5 +1,7 @@
 //! Turns errors of engines into failures with advice. Writes only to the log.
 
+use std::time::Duration;
+
 use bollard::errors::Error;
 use kiln_records::{Code, Failure, failure::chain};
 
@@ -21,11 +23,16 @@ pub(super) fn is_conflict(error: &Error) -> bool {
 /// `engine_gone` when there is no answer, `image_missing`, `runtime_unknown`, and `engine_refused` for every other
 /// error.
 pub(super) fn failure(what: &str, error: &Error) -> Failure {
+    failure_within(Duration::from_secs(TIMEOUT_S), what, error)
+}
+
+/// The same for a request that has another time.
+pub(super) fn failure_within(limit: Duration, what: &str, error: &Error) -> Failure {
     let message = match error {
         Error::DockerResponseServerError { message, .. } => message,
         // It may well answer other requests: virtual machines that do not boot were seen to take that long.
         Error::RequestTimeoutError => {
-            let detail = format!("{what}: the container engine took more than {TIMEOUT_S} s");
+            let detail = format!("{what}: the container engine took more than {} s", limit.as_secs());
             return Failure::new(Code::EngineGone, detail)
                 .hint("the engine, or a runtime that it started, hangs: the engine's own log says more");
         }
@@ -107,6 +114,8 @@ mod tests {
             late.detail,
             "cannot run a container: the container engine took more than 120 s"
         );
+        let late = failure_within(Duration::from_mins(10), "cannot load", &Error::RequestTimeoutError);
+        assert_eq!(late.detail, "cannot load: the container engine took more than 600 s");
     }
 
     #[test]

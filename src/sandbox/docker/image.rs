@@ -8,7 +8,8 @@ use tokio_util::io::ReaderStream;
 
 use super::{
     connect::Open,
-    fault::{failure, is_missing},
+    dialect::LOAD,
+    fault::{failure, failure_within, is_missing},
 };
 use crate::sandbox::{namespace::NamespaceDriver, packed, toolbox::Toolbox};
 
@@ -47,7 +48,7 @@ pub(super) async fn ensure(
     if let Some(failure) = report.failure {
         return Err(failure);
     }
-    let id = taken_in.map_err(|error| failure("cannot load the toolbox as an image", &error))?;
+    let id = taken_in.map_err(|error| failure_within(LOAD, "cannot load the toolbox as an image", &error))?;
     if report.exit_code != 0 {
         // The loaded image is incomplete.
         let _ = engine.remove_image(&id, None::<RemoveImageOptions>, None).await;

@@ -235,7 +235,7 @@ impl DockerDriver {
         dialect::patient(engine)
             .upload_to_container(&name, Some(options), bollard::body_full(archive.into()))
             .await
-            .map_err(|error| failure("cannot copy the agent into the sandbox", &error))?;
+            .map_err(|error| fault::failure_within(dialect::LOAD, "cannot copy the agent into the sandbox", &error))?;
         give_order(engine, &name, &order).await
     }
 
