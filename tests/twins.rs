@@ -92,18 +92,32 @@ fn a_job_explains_how_each_program_was_run() {
 #[test]
 fn a_job_takes_packages_that_another_has_fetched() {
     needs!(support::no_namespaces(), support::no_emulation());
-    let (recipe, kiln) = (Recipe::copy_of("rpm-shell"), Kiln::new());
-    let twins = |repository: &Repository| {
-        let set = format!("{}/{}", repository.set(), foreign());
-        kiln.run(["build", recipe.path(), "--arch", foreign(), &set]).ok();
+    let kiln = Kiln::new();
+    let twins = |recipe: &Recipe, set: &[&str]| {
+        let args = ["build", recipe.path(), "--arch", foreign()];
+        kiln.run([&args[..], set].concat()).ok();
         let job = kiln.jobs().pop().unwrap();
         (job["execs"]["twins"].as_u64().unwrap(), kiln.log(&job))
     };
-    let (first, log) = twins(&Repository::shell());
+    let recipe = Recipe::copy_of("rpm-shell");
+    let repository = Repository::shell();
+    let set = format!("{}/{}", repository.set(), foreign());
+    let (first, log) = twins(&recipe, &[&set]);
     assert!(log.contains(", 0 of them from other jobs"), "{log}");
-    // The repository does not have them any more: they can only come from the first job.
+    // The repository does not have them any more: they can only come from the first job. Another package manager takes the
+    // repository's address from a list.
     let dir = tempfile::tempdir().unwrap();
-    let (second, log) = twins(&Repository::shell_without_hosts(dir.path()));
+    let repository = Repository::shell_without_hosts(dir.path());
+    let list = format!("# Mirrors\n{}/$basearch/\n", repository.url());
+    fs_err::write(dir.path().join("mirrors-3"), list).unwrap();
+    let listed = recipe
+        .with_config(
+            "<rpm-excludedocs>",
+            "<release-version>3</release-version><rpm-excludedocs>",
+        )
+        .with_config("<repository ", "<repository sourcetype=\"mirrorlist\" ")
+        .with_config("{{ rpm_repo }}", "{{ rpm_repo }}/mirrors-$releasever");
+    let (second, log) = twins(&listed, &[&repository.set(), "--set=package_manager=dnf4"]);
     assert!(log.contains("of 19 packages, 19 of them from other jobs"), "{log}");
     assert!(
         first > 200 && second > 200,

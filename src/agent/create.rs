@@ -169,6 +169,7 @@ impl Building<'_> {
                 self.events,
                 self.channel,
                 self.http,
+                self.web,
                 writers.clone(),
             );
             let mut programs = Programs::default();

@@ -358,6 +358,7 @@ impl Steps<'_> {
             outputs,
             emulator: prepared.emulator.as_ref(),
             http: &prepared.http,
+            web: &prepared.web,
             channel: self.channel,
             releases: &self.releases,
             events: self.events,

@@ -35,6 +35,8 @@ pub struct Customizing<'a> {
     pub emulator: Option<&'a Emulator>,
     /// The client for S3.
     pub http: &'a reqwest::Client,
+    /// For what the image names.
+    pub web: &'a reqwest::Client,
     /// The channel to the server.
     pub channel: &'a Channel,
     /// What programs of the image are told of its kernel.
@@ -89,7 +91,15 @@ impl Customizing<'_> {
             let closed = open.close(self.events).await;
             return (None, closed.and(Err(failure)));
         }
-        let twins = Twins::of_job(self.job, self.outputs, self.events, self.channel, self.http, None);
+        let twins = Twins::of_job(
+            self.job,
+            self.outputs,
+            self.events,
+            self.channel,
+            self.http,
+            self.web,
+            None,
+        );
         let mut programs = Programs::default();
         let root = self.outputs.root();
         let outcome = tokio::select! {

@@ -33,6 +33,7 @@ use tokio::runtime::Handle;
 
 use self::{
     download::Sharing,
+    mirrors::Mirrors,
     request::{Ended, Request},
 };
 use super::{
@@ -75,6 +76,7 @@ pub mod key;
 pub mod layout;
 mod ledger;
 mod long_double;
+mod mirrors;
 mod modes;
 mod mount;
 mod packages;
@@ -134,6 +136,8 @@ struct Settings {
     writers: Option<PathBuf>,
     /// Pairs that failed in earlier jobs.
     failed: Vec<FailedTwin>,
+    /// The way to lists of mirrors.
+    mirrors: Mirrors,
 }
 
 /// The place of the host's unpacked packages in the directory of twins.
@@ -173,7 +177,7 @@ impl Twins {
     /// Starts the twins of a job, if it may have some. A job that cannot have them continues without, and its log has
     /// the reason.
     ///
-    /// `channel` and `http` are for packages that jobs share. `writers` is the place for the record of the files that
+    /// `channel` and `http` are for packages that jobs share, and `web` is for what the recipe names. `writers` is the place for the record of the files that
     /// twins change, if one is wanted.
     ///
     /// # Panics
@@ -185,6 +189,7 @@ impl Twins {
         events: &Events,
         channel: &Channel,
         http: &Client,
+        web: &Client,
         writers: Option<PathBuf>,
     ) -> Option<Self> {
         let emulator = job.emulator.as_ref().filter(|_| job.twins != TwinLevel::Off)?;
@@ -207,6 +212,10 @@ impl Twins {
             given_up: outputs.given_up(),
             writers,
             failed: job.failed_twins.clone(),
+            mirrors: Mirrors {
+                web: web.clone(),
+                runtime: Handle::current(),
+            },
         };
         let sharing = Sharing {
             channel: channel.clone(),

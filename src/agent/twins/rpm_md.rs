@@ -46,6 +46,9 @@ const LONGEST: u64 = 1 << 20;
 /// Finds a login by its name: the text of one of zypper's files.
 type Logins<'a> = &'a dyn Fn(&OsStr) -> Option<String>;
 
+/// Finds the address of the first repository in a list of mirrors, by the list's own.
+type Lists<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 /// A repository.
 #[derive(Debug, PartialEq, Eq)]
 struct Repository {
@@ -89,15 +92,15 @@ impl Zypper {
         dir: PathBuf,
         kiwi: &Path,
         root: &Path,
-        target: Arch,
-        host: Arch,
+        (target, host): (Arch, Arch),
+        lists: Lists<'_>,
     ) -> io::Result<Option<Self>> {
         let mut repositories = Vec::new();
         let logins = |name: &OsStr| fs_err::read_to_string(Path::new(CREDENTIALS).join(name)).ok();
         for entry in fs_err::read_dir(kiwi)? {
             let text = fs_err::read_to_string(entry?.path())?;
             for section in sections(&text) {
-                repositories.extend(repository(&section, target, host, &logins)?);
+                repositories.extend(repository(&section, (target, host), &logins, lists)?);
             }
         }
         if repositories.iter().any(Repository::is_checked) && !installed::has_settled_rpms(root)? {
@@ -117,7 +120,12 @@ impl Zypper {
     /// # Errors
     ///
     /// The image has no repositories, or the place of one is unknown.
-    pub(super) fn of_image(dir: PathBuf, root: &Root, target: Arch, host: Arch) -> io::Result<Self> {
+    pub(super) fn of_image(
+        dir: PathBuf,
+        root: &Root,
+        (target, host): (Arch, Arch),
+        lists: Lists<'_>,
+    ) -> io::Result<Self> {
         let text = |path: &Path| root.text(path, LONGEST);
         let logins = |name: &OsStr| text(&Path::new(CREDENTIALS_OF_IMAGE).join(name));
         let release = os_release::PLACES
@@ -133,7 +141,7 @@ impl Zypper {
                     text = text.replace("${releasever}", release).replace("$releasever", release);
                 }
                 for section in sections(&text).filter(|section| !is_off(section)) {
-                    repositories.extend(repository(&section, target, host, &logins)?);
+                    repositories.extend(repository(&section, (target, host), &logins, lists)?);
                 }
             }
         }
@@ -316,9 +324,9 @@ fn version(text: &str) -> Option<String> {
 /// The place of its packages for the target is unknown.
 fn repository(
     section: &[(&str, &str)],
-    target: Arch,
-    host: Arch,
+    (target, host): (Arch, Arch),
     logins: Logins<'_>,
+    lists: Lists<'_>,
 ) -> io::Result<Option<Repository>> {
     let setting = |name| setting(section, name);
     let is_on = |value: Option<&str>| value.is_some_and(|value| ["1", "yes", "true", "on"].contains(&value));
@@ -326,7 +334,18 @@ fn repository(
     let Some(place) = places.into_iter().find_map(setting) else {
         return Ok(None);
     };
-    let of = |arch| address(setting("baseurl")?, target, arch, logins);
+    // zypper's name for it, and dnf's, which means something else to zypper.
+    let checks_packages = is_on(setting("pkg_gpgcheck").or_else(|| setting("gpgcheck")));
+    let checks_index = is_on(setting("repo_gpgcheck"));
+    let listed = |arch: Arch| {
+        // The digest of the index in a metalink is not looked at here.
+        let metalink = setting("metalink").filter(|_| checks_index || checks_packages);
+        lists(&for_arch(setting("mirrorlist").or(metalink)?, arch))
+    };
+    let of = |arch| match setting("baseurl") {
+        Some(base) => address(base, target, arch, logins),
+        None => address(&listed(arch)?, target, arch, logins),
+    };
     let targets = of(target).ok_or_else(|| {
         io::Error::other(format!(
             "the address of the repository {place} is not a plain one, and any package may have come from it"
@@ -335,16 +354,15 @@ fn repository(
     Ok(Some(Repository {
         target: targets,
         host: of(host).filter(|address| ["http", "https"].contains(&address.scheme())),
-        checks_index: is_on(setting("repo_gpgcheck")),
-        // zypper's name for it, and dnf's, which means something else to zypper.
-        checks_packages: is_on(setting("pkg_gpgcheck").or_else(|| setting("gpgcheck"))),
+        checks_index,
+        checks_packages,
     }))
 }
 
 /// The address of the packages for `host`, which may be the target itself, for that of the target's: with the host's
 /// architecture where the target's is a word of it, and otherwise unchanged. With its login, if it has one.
 fn address(baseurl: &str, target: Arch, host: Arch, logins: Logins<'_>) -> Option<Url> {
-    let baseurl = baseurl.replace("$basearch", host.name()).replace("$arch", host.name());
+    let baseurl = for_arch(baseurl, host);
     let mut address = Url::parse(&baseurl).ok()?;
     if !["http", "https", "dir", "file"].contains(&address.scheme()) || baseurl.contains('$') {
         return None;
@@ -374,6 +392,11 @@ fn address(baseurl: &str, target: Arch, host: Arch, logins: Logins<'_>) -> Optio
     Some(address)
 }
 
+/// An address in which the variables for the architecture have their value.
+fn for_arch(address: &str, arch: Arch) -> String {
+    address.replace("$basearch", arch.name()).replace("$arch", arch.name())
+}
+
 /// A path in which one architecture is replaced by another where it is a word.
 fn for_other_arch(path: &str, target: &str, host: &str) -> String {
     let is_in_word = |next: Option<char>| next.is_some_and(char::is_alphanumeric);
@@ -390,6 +413,9 @@ fn for_other_arch(path: &str, target: &str, host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The target's, and the host's.
+    const ARCHS: (Arch, Arch) = (Arch::Aarch64, Arch::X86_64);
 
     fn hosts(baseurl: &str) -> Option<String> {
         address(baseurl, Arch::Aarch64, Arch::X86_64, &|_| None).map(String::from)
@@ -422,7 +448,7 @@ mod tests {
         let text = "[a]\nname = a\nbaseurl = http://h/a\nrepo_gpgcheck = 1\ngpgcheck = 1\npkg_gpgcheck = 0\n\n\
                     [b]\nbaseurl=http://h/b\ngpgcheck=1\n[main]\nkeepcache=1\n";
         let found: Vec<_> = sections(text)
-            .filter_map(|section| repository(&section, Arch::Aarch64, Arch::X86_64, &|_| None).unwrap())
+            .filter_map(|section| repository(&section, ARCHS, &|_| None, &|_| None).unwrap())
             .map(|found| (String::from(found.target), found.checks_index, found.checks_packages))
             .collect();
         let expected = [("http://h/a", true, false), ("http://h/b", false, true)];
@@ -434,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_repository_that_cannot_be_read_may_be_the_origin_of_any_package() {
-        let of = |text| repository(&sections(text).next().unwrap(), Arch::Aarch64, Arch::X86_64, &|_| None);
+        let of = |text| repository(&sections(text).next().unwrap(), ARCHS, &|_| None, &|_| None);
         for text in [
             "metalink=http://h/c",
             "[c]\nmirrorlist=http://h/c\n",
@@ -473,6 +499,34 @@ mod tests {
     }
 
     #[test]
+    fn a_repository_in_a_list_of_mirrors_is_found_for_each_architecture() {
+        let lists = |list: &str| {
+            let repository = match list {
+                "http://l/$x" => return None,
+                "http://l/one" => "http://m/$basearch/os".to_owned(),
+                _ => list.replace("http://l/?arch=", "http://m/"),
+            };
+            Some(repository)
+        };
+        let of = |text| repository(&sections(text).next().unwrap(), ARCHS, &|_| None, &lists);
+        for (text, target, host) in [
+            ("mirrorlist=http://l/one", "http://m/aarch64/os", "http://m/x86_64/os"),
+            (
+                "metalink=http://l/?arch=$basearch\ngpgcheck=1",
+                "http://m/aarch64",
+                "http://m/x86_64",
+            ),
+        ] {
+            let found = of(text).unwrap().unwrap();
+            assert_eq!(found.target.as_str(), target);
+            assert_eq!(found.host.unwrap().as_str(), host);
+        }
+        for text in ["metalink=http://l/one\ngpgcheck=0", "mirrorlist=http://l/$x"] {
+            of(text).unwrap_err();
+        }
+    }
+
+    #[test]
     fn an_image_names_its_repositories() {
         let dir = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| {
@@ -487,7 +541,7 @@ mod tests {
         })
         .unwrap();
         let root = Root::open(&dir.path().join("root")).unwrap();
-        let zypper = |name: &str| Zypper::of_image(dir.path().join(name), &root, Arch::Aarch64, Arch::X86_64);
+        let zypper = |name: &str| Zypper::of_image(dir.path().join(name), &root, ARCHS, &|_| None);
         assert!(zypper("none").unwrap_err().to_string().contains("no repositories"));
         put(
             "etc/zypp/repos.d/oss.repo",

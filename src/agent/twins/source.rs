@@ -37,23 +37,40 @@ impl Source {
     /// `None` until kiwi has set up its repositories and begun to use them. It does not use them for a root that was
     /// restored, which it is given when they are set up.
     fn of_recipe(settings: &Settings, dir: &Path, restored: bool) -> io::Result<Option<Self>> {
-        let Settings { root, target, host, .. } = settings;
+        let Settings {
+            root,
+            target,
+            host,
+            mirrors,
+            ..
+        } = settings;
         if apt::is_ready() || (restored && apt::has_sources()) {
             return Apt::of_recipe(dir.join("apt"), *target, *host).map(Self::Apt).map(Some);
         }
         let Some(kiwi) = rpm_md::ready(restored) else {
             return Ok(None);
         };
-        let zypper = Zypper::of_recipe(dir.join("zypper"), kiwi, root, *target, *host)?;
+        let zypper = Zypper::of_recipe(dir.join("zypper"), kiwi, root, (*target, *host), &|list| {
+            mirrors.first(list)
+        })?;
         Ok(zypper.map(Self::Zypper))
     }
 
     fn of_image(settings: &Settings, dir: &Path) -> io::Result<Self> {
-        let Settings { root, target, host, .. } = settings;
+        let Settings {
+            root,
+            target,
+            host,
+            mirrors,
+            ..
+        } = settings;
         let opened = Root::open(root)?;
         match image::format(&opened) {
             Some(Format::Deb) => Apt::of_image(dir.join("apt"), &opened, *target, *host).map(Self::Apt),
-            Some(Format::Rpm) => Zypper::of_image(dir.join("zypper"), &opened, *target, *host).map(Self::Zypper),
+            Some(Format::Rpm) => {
+                let lists = |list: &str| mirrors.first(list);
+                Zypper::of_image(dir.join("zypper"), &opened, (*target, *host), &lists).map(Self::Zypper)
+            }
             None => Err(io::Error::other("the image has no database of Debian packages or rpms")),
         }
     }
