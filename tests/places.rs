@@ -225,18 +225,22 @@ fn a_build_node_with_podman_carries_out_a_job() {
     sshd.configure_client("host");
     let repository = Repository::native();
     let (ports, socket) = (format!("[{}]", repository.port()), Engine::podman().socket());
-    let server = Server::start_in(
-        Kiln::new(),
-        &[
-            ("KILN__ISOLATION__LOOPBACK_PORTS", &ports),
-            ("KILN__ISOLATION__DRIVERS", "[\"docker\"]"),
-            ("KILN__REMOTE_BUILD_NODES__USER", &Sshd::user()),
-            ("KILN__REMOTE_BUILD_NODES__IDENTITY_FILE", &sshd.at("identity")),
-            ("KILN__REMOTE_BUILD_NODES__KNOWN_HOSTS", &sshd.at("known_hosts")),
-            ("KILN__REMOTE_BUILD_NODES__SSH_CONFIG", &sshd.at("ssh_config")),
-            ("KILN__REMOTE_BUILD_NODES__ENGINE_SOCKET", socket.to_str().unwrap()),
-        ],
+    let (user, identity, hosts, ssh) = (
+        Sshd::user(),
+        sshd.at("identity"),
+        sshd.at("known_hosts"),
+        sshd.at("ssh_config"),
     );
+    let variables = [
+        ("KILN__ISOLATION__LOOPBACK_PORTS", ports.as_str()),
+        ("KILN__ISOLATION__DRIVERS", "[\"docker\"]"),
+        ("KILN__REMOTE_BUILD_NODES__USER", &user),
+        ("KILN__REMOTE_BUILD_NODES__IDENTITY_FILE", &identity),
+        ("KILN__REMOTE_BUILD_NODES__KNOWN_HOSTS", &hosts),
+        ("KILN__REMOTE_BUILD_NODES__SSH_CONFIG", &ssh),
+        ("KILN__REMOTE_BUILD_NODES__ENGINE_SOCKET", socket.to_str().unwrap()),
+    ];
+    let server = Server::start_in(Kiln::new(), &variables);
     server.make_key();
     server.run(&["remote-build-nodes", "create", "--xname", "here"]).ok();
     let seen = server.json(&["remote-build-nodes", "status", "describe", "here"]);
@@ -253,6 +257,26 @@ fn a_build_node_with_podman_carries_out_a_job() {
     );
     let record = server.json(&["jobs", "describe", status["id"].as_str().unwrap()]);
     assert_eq!(record["remote_build_node"], "here");
+    // The doctor tries out each node, and says why one cannot be used.
+    server.run(&["remote-build-nodes", "create", "--xname", "nowhere"]).ok();
+    let mut doctor = server.kiln.command(["doctor", "--json"]);
+    doctor.envs(variables);
+    let findings: Value = serde_json::from_str(&support::run(doctor).stdout).unwrap();
+    let nodes = findings
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|one| one["what"] == "build node");
+    let said: Vec<_> = nodes
+        .map(|one| (&one["state"], one["detail"].as_str().unwrap()))
+        .collect();
+    assert_eq!(said.len(), 2, "{findings:#}");
+    assert_eq!(said[0].0, "ok");
+    assert!(
+        said[0].1.starts_with("here, ") && said[0].1.ends_with(": a container ran"),
+        "{said:?}"
+    );
+    assert!(said[1].0 == "broken" && said[1].1.contains("nowhere: "), "{said:?}");
     server.stop();
     Engine::podman().assert_nothing_of(status["id"].as_str().unwrap());
 }

@@ -2,17 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_records::Failure;
 use serde_json::Value;
 
 use crate::{
     config::{Config, DEFAULT_SOCKET},
-    doctor::{Finding, State, ask},
+    doctor::{Finding, State, ask, broken},
     sandbox::Driver,
     site,
 };
 
 const AREA: &str = "engines";
+
+/// What to look at where a failure has no hint.
+const CONFIGURED: &str = "see [docker] in `kiln config show`";
 
 /// The machines of the engine, which are tried.
 const MACHINES: &str = "its virtual machines";
@@ -58,31 +60,23 @@ async fn engine(config: &Config) -> Vec<Finding> {
             return vec![Finding::missing(AREA, WHAT, detail, next)];
         }
         (Some(url), Ok(Some(driver))) => (url, driver),
-        (Some(_), Err(failure)) => return vec![broken(WHAT, &failure)],
+        (Some(_), Err(failure)) => return vec![broken(AREA, WHAT, &failure, CONFIGURED)],
     };
     let arch = match driver.arch().await {
         Ok(arch) => arch,
-        Err(failure) => return vec![broken(WHAT, &failure)],
+        Err(failure) => return vec![broken(AREA, WHAT, &failure, CONFIGURED)],
     };
     let mut findings = vec![match driver.shared_kernel().await {
         Ok(()) => Finding::ok(AREA, WHAT, format!("{url}, {arch}: a container ran")),
-        Err(failure) => broken(WHAT, &failure),
+        Err(failure) => broken(AREA, WHAT, &failure, CONFIGURED),
     }];
     if config.docker.vm_runtime.is_some() {
         findings.push(match driver.own_kernel().await {
             Ok(machine) => Finding::ok(AREA, MACHINES, format!("{}: one ran", machine.what)),
-            Err(failure) => broken(MACHINES, &failure),
+            Err(failure) => broken(AREA, MACHINES, &failure, CONFIGURED),
         });
     }
     findings
-}
-
-fn broken(what: &'static str, failure: &Failure) -> Finding {
-    let next = failure
-        .hint
-        .clone()
-        .unwrap_or_else(|| "see [docker] in `kiln config show`".to_owned());
-    Finding::broken(AREA, what, failure, next)
 }
 
 async fn podman() -> Finding {

@@ -4,6 +4,7 @@
 //! One file for each area; each returns [`Finding`]s and leaves nothing changed. The needs of jobs are tested through
 //! the same drivers that run jobs, so the findings show what will happen.
 
+use kiln_records::Failure;
 use serde::Serialize;
 
 use crate::config::Config;
@@ -13,6 +14,7 @@ mod cluster;
 mod engines;
 mod kernel;
 mod machines;
+mod nodes;
 mod records;
 mod storage;
 mod twins;
@@ -95,12 +97,19 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = kernel::examine(config).await;
     findings.extend(machines::examine(config).await);
     findings.extend(engines::examine(config).await);
+    findings.extend(nodes::examine(config).await);
     findings.extend(cluster::examine(config).await);
     findings.extend(storage::examine(config).await);
     findings.extend(records::examine(config).await);
     findings.extend(twins::examine(config).await);
     findings.extend(callers::examine(config));
     findings
+}
+
+/// What does not work for this reason. `otherwise` is what to do where the failure has no hint.
+fn broken(area: &'static str, what: &'static str, failure: &Failure, otherwise: &str) -> Finding {
+    let next = failure.hint.clone().unwrap_or_else(|| otherwise.to_owned());
+    Finding::broken(area, what, failure, next)
 }
 
 /// Runs a program. Returns its output if it succeeded, or else the reason why not.

@@ -2,7 +2,11 @@
 
 use kiln_records::{FailedTwin, Failure, TwinPair};
 
-use crate::{config::Config, doctor::Finding, site};
+use crate::{
+    config::Config,
+    doctor::{Finding, broken},
+    site,
+};
 
 const AREA: &str = "twins";
 const WHAT: &str = "native twins";
@@ -22,11 +26,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
             findings.extend(failed.iter().map(finding));
             findings
         }
-        Err(failure) => {
-            let next = failure.hint.clone();
-            let next = next.unwrap_or_else(|| "see [store] in `kiln config show`".to_owned());
-            vec![Finding::broken(AREA, WHAT, failure, next)]
-        }
+        Err(failure) => vec![broken(AREA, WHAT, &failure, "see [store] in `kiln config show`")],
     }
 }
 

@@ -26,6 +26,6 @@ pub use self::{
     objects::{artifact_store, embedded_s3},
     reading::read_recipe,
     records::open_store,
-    sandboxes::{cluster, docker_driver, image_of, namespace_driver, toolboxes},
+    sandboxes::{cluster, docker_driver, image_of, namespace_driver, node_driver, toolboxes},
     server::Server,
 };

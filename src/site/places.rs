@@ -3,19 +3,13 @@
 
 use std::sync::Arc;
 
-use super::sandboxes::{agent, cluster, docker_driver, node_login};
+use super::sandboxes::{cluster, docker_driver, node_driver};
 use kiln_records::{Failure, ServerId, arch::Arch};
 
 use crate::{
     config::Config,
     orchestrate::{Equipment, Places},
-    sandbox::{
-        Driver,
-        agents::Agents,
-        docker::{DockerDriver, DockerSettings, EngineAddress},
-        kubernetes::KubernetesDriver,
-        namespace::NamespaceDriver,
-    },
+    sandbox::{Driver, kubernetes::KubernetesDriver, namespace::NamespaceDriver},
 };
 
 /// The place of the configured container engine.
@@ -47,24 +41,8 @@ pub(super) fn places(
     });
     let engine = engine.map(|(name, driver)| (name.to_owned(), driver));
     let others = engine.into_iter().chain(of_cluster).collect();
-    let (login, socket) = (node_login(config), config.remote_build_nodes.engine_socket.clone());
-    let (agents, packer) = (Agents::beside(agent()?), local.clone());
-    let node = move |name: &str| {
-        let address = EngineAddress::Ssh {
-            host: name.to_owned(),
-            socket: socket.clone(),
-            login: login.clone(),
-        };
-        let settings = DockerSettings {
-            engine: address,
-            installation: site.to_string(),
-            agents: agents.clone(),
-            packer: packer.clone(),
-            vm_runtime: None,
-            dns: Vec::new(),
-        };
-        Arc::new(DockerDriver::new(settings)) as Arc<dyn Driver>
-    };
+    let driver_of = node_driver(config, site.to_string(), local.clone())?;
+    let node = move |name: &str| Arc::new(driver_of(name)) as Arc<dyn Driver>;
     Ok(Places::new(
         server,
         Arc::new(local),

@@ -201,6 +201,34 @@ pub(super) fn shell_place(config: &Config) -> ShellPlace {
     }
 }
 
+/// Makes the drivers of remote build nodes, by their names, for this installation.
+///
+/// # Errors
+///
+/// When the agent is missing.
+pub fn node_driver(
+    config: &Config,
+    installation: String,
+    packer: NamespaceDriver,
+) -> Result<impl Fn(&str) -> DockerDriver + Send + Sync + use<>, Failure> {
+    let (login, socket) = (node_login(config), config.remote_build_nodes.engine_socket.clone());
+    let agents = Agents::beside(agent()?);
+    Ok(move |name: &str| {
+        DockerDriver::new(DockerSettings {
+            engine: EngineAddress::Ssh {
+                host: name.to_owned(),
+                socket: socket.clone(),
+                login: login.clone(),
+            },
+            installation: installation.clone(),
+            agents: agents.clone(),
+            packer: packer.clone(),
+            vm_runtime: None,
+            dns: Vec::new(),
+        })
+    })
+}
+
 /// The login to remote build nodes.
 pub(super) fn node_login(config: &Config) -> RemoteNodeSettings {
     let settings = config.remote_build_nodes.clone();
