@@ -1,6 +1,10 @@
 //! Finds the address of a repository that is given as a list of mirrors. Talks HTTP to the server of the list.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use reqwest::Client;
 use tokio::{runtime::Handle, time::timeout};
@@ -17,15 +21,31 @@ const INDEX: &str = "repodata/repomd.xml";
 /// Asks for lists of mirrors, from a thread that is none of the runtime's.
 #[derive(Debug, Clone)]
 pub(super) struct Mirrors {
-    pub(super) web: Client,
-    pub(super) runtime: Handle,
+    web: Client,
+    runtime: Handle,
+    /// What was found: it is asked for again until the root has its keys.
+    found: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Mirrors {
+    pub(super) fn new(web: Client, runtime: Handle) -> Self {
+        Self {
+            web,
+            runtime,
+            found: Arc::default(),
+        }
+    }
+
     /// The address of the first repository in a list, if there is one.
     pub(super) fn first(&self, list: &str) -> Option<String> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(first) = found.get(list) {
+            return Some(first.clone());
+        }
         let text = self.runtime.block_on(async { timeout(ASKING, self.get(list)).await });
-        first_in(&text.ok()??)
+        let first = first_in(&text.ok()??)?;
+        found.insert(list.to_owned(), first.clone());
+        Some(first)
     }
 
     async fn get(&self, list: &str) -> Option<String> {

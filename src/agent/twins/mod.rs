@@ -212,10 +212,7 @@ impl Twins {
             given_up: outputs.given_up(),
             writers,
             failed: job.failed_twins.clone(),
-            mirrors: Mirrors {
-                web: web.clone(),
-                runtime: Handle::current(),
-            },
+            mirrors: Mirrors::new(web.clone(), Handle::current()),
         };
         let sharing = Sharing {
             channel: channel.clone(),
