@@ -10,7 +10,7 @@ use nix::sys::statvfs::statvfs;
 use crate::{
     artifacts::{ArtifactStore, Copied},
     config::Config,
-    doctor::Finding,
+    doctor::{Finding, broken},
     site,
 };
 
@@ -43,9 +43,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
             findings.push(dialect(&store).await);
         }
         Err(failure) => {
-            let next = failure.hint.clone();
-            let next = next.unwrap_or_else(|| "see [s3] in `kiln config show`".to_owned());
-            findings.push(Finding::broken(AREA, "S3", failure, next).required());
+            findings.push(broken(AREA, "S3", &failure, "see [s3] in `kiln config show`").required());
         }
     }
     if let Some(endpoint) = &s3.endpoint {

@@ -28,9 +28,7 @@ const MISSING: usize = 4;
 ///
 /// `place_silent`, beside those of the answer.
 pub(super) async fn in_time<T>(place: &str, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    timeout(ANSWER, answer)
-        .await
-        .unwrap_or_else(|_| Err(silent(place, ANSWER)))
+    within(ANSWER, place, answer).await
 }
 
 /// The same in more time, where no job waits for the answer.
@@ -39,9 +37,16 @@ pub(super) async fn in_time<T>(place: &str, answer: impl Future<Output = Result<
 ///
 /// As for [`in_time`].
 pub(super) async fn patiently<T>(place: &str, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    timeout(PATIENT, answer)
-        .await
-        .unwrap_or_else(|_| Err(silent(place, PATIENT)))
+    within(PATIENT, place, answer).await
+}
+
+async fn within<T>(
+    limit: Duration,
+    place: &str,
+    answer: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let answer = timeout(limit, answer).await;
+    answer.unwrap_or_else(|_| Err(silent(place, limit)))
 }
 
 /// The failure of a place that has not answered in this time.

@@ -140,6 +140,13 @@ struct Settings {
     mirrors: Mirrors,
 }
 
+impl Settings {
+    /// The root's architecture, and the host's.
+    const fn archs(&self) -> (Arch, Arch) {
+        (self.target, self.host)
+    }
+}
+
 /// The place of the host's unpacked packages in the directory of twins.
 fn host_packages(dir: &Path) -> PathBuf {
     dir.join("host")
@@ -177,8 +184,8 @@ impl Twins {
     /// Starts the twins of a job, if it may have some. A job that cannot have them continues without, and its log has
     /// the reason.
     ///
-    /// `channel` and `http` are for packages that jobs share, and `web` is for what the recipe names. `writers` is the place for the record of the files that
-    /// twins change, if one is wanted.
+    /// `channel` and `http` are for packages that jobs share, and `web` is for what the recipe names. `writers` is the place for
+    /// the record of the files that twins change, if one is wanted.
     ///
     /// # Panics
     ///

@@ -37,39 +37,26 @@ impl Source {
     /// `None` until kiwi has set up its repositories and begun to use them. It does not use them for a root that was
     /// restored, which it is given when they are set up.
     fn of_recipe(settings: &Settings, dir: &Path, restored: bool) -> io::Result<Option<Self>> {
-        let Settings {
-            root,
-            target,
-            host,
-            mirrors,
-            ..
-        } = settings;
         if apt::is_ready() || (restored && apt::has_sources()) {
-            return Apt::of_recipe(dir.join("apt"), *target, *host).map(Self::Apt).map(Some);
+            return Apt::of_recipe(dir.join("apt"), settings.target, settings.host)
+                .map(Self::Apt)
+                .map(Some);
         }
         let Some(kiwi) = rpm_md::ready(restored) else {
             return Ok(None);
         };
-        let zypper = Zypper::of_recipe(dir.join("zypper"), kiwi, root, (*target, *host), &|list| {
-            mirrors.first(list)
-        })?;
+        let (archs, lists) = (settings.archs(), |list: &str| settings.mirrors.first(list));
+        let zypper = Zypper::of_recipe(dir.join("zypper"), kiwi, &settings.root, archs, &lists)?;
         Ok(zypper.map(Self::Zypper))
     }
 
     fn of_image(settings: &Settings, dir: &Path) -> io::Result<Self> {
-        let Settings {
-            root,
-            target,
-            host,
-            mirrors,
-            ..
-        } = settings;
-        let opened = Root::open(root)?;
+        let opened = Root::open(&settings.root)?;
         match image::format(&opened) {
-            Some(Format::Deb) => Apt::of_image(dir.join("apt"), &opened, *target, *host).map(Self::Apt),
+            Some(Format::Deb) => Apt::of_image(dir.join("apt"), &opened, settings.target, settings.host).map(Self::Apt),
             Some(Format::Rpm) => {
-                let lists = |list: &str| mirrors.first(list);
-                Zypper::of_image(dir.join("zypper"), &opened, (*target, *host), &lists).map(Self::Zypper)
+                let lists = |list: &str| settings.mirrors.first(list);
+                Zypper::of_image(dir.join("zypper"), &opened, settings.archs(), &lists).map(Self::Zypper)
             }
             None => Err(io::Error::other("the image has no database of Debian packages or rpms")),
         }
