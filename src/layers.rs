@@ -171,6 +171,42 @@ fn sources(room: &str) -> Vec<(String, String)> {
     found
 }
 
+/// The rooms in which a type's methods stand in the file that defines it. So a file shows all that its type touches, and what
+/// files import is all that they know of each other.
+const WHOLE_TYPES: &[&str] = &["orchestrate"];
+
+#[test]
+fn methods_stand_with_their_types() {
+    let name = |rest: &str| -> String {
+        let is_word = |letter: &char| letter.is_alphanumeric() || *letter == '_';
+        rest.chars().take_while(is_word).collect()
+    };
+    let mut wrong = Vec::new();
+    for (file, code) in WHOLE_TYPES.iter().flat_map(|room| sources(room)) {
+        let lines = || {
+            code.lines()
+                .map(|line| line.trim_start_matches("pub ").trim_start_matches("pub(super) "))
+        };
+        let defined: BTreeSet<_> = lines()
+            .filter_map(|line| ["struct ", "enum "].iter().find_map(|kind| line.strip_prefix(kind)))
+            .map(name)
+            .collect();
+        for line in lines() {
+            let Some((_, of)) = line.strip_prefix("impl").and_then(|rest| rest.split_once(' ')) else {
+                continue;
+            };
+            if !of.contains(" for ") && !defined.contains(&name(of)) {
+                wrong.push(format!("{file}: {line}"));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "give these a type of their own:\n{}",
+        wrong.join("\n")
+    );
+}
+
 #[test]
 fn siblings_form_no_circle() {
     let circles: Vec<String> = Tree::of_all().iter().flat_map(circles).collect();

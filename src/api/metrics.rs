@@ -32,7 +32,7 @@ async fn metrics(State(api): State<Api>) -> impl IntoResponse {
         write_space(&mut answer, &space);
     }
     if let Some(orchestrator) = &api.orchestrator {
-        orchestrator.write_metrics(&mut answer);
+        orchestrator.glance.write_metrics(&mut answer);
     }
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], answer.text())
 }

@@ -106,7 +106,7 @@ impl Api {
     /// Wakes the orchestrator, because remains are to be cleared away.
     fn wake_orchestrator(&self) {
         if let Some(orchestrator) = &self.orchestrator {
-            orchestrator.clear_away();
+            orchestrator.jobs.clear_away();
         }
     }
 

@@ -1,14 +1,9 @@
 //! The objects of an image with addresses at which a client reads them itself. It reads S3 and writes nothing.
 
-use std::time::Duration;
-
 use kiln_records::{ImageId, Link};
 use sha2::{Digest, Sha256};
 
-use super::{ArtifactStore, Unusable};
-
-/// How long an address is valid: a client may have many large objects to read, one after the other.
-const URL_VALID: Duration = Duration::from_hours(6);
+use super::{ArtifactStore, LONG_URL_VALID, Unusable};
 
 /// An image as it can be read.
 #[derive(Debug)]
@@ -47,7 +42,7 @@ impl ArtifactStore {
             let (bucket, key) = self.place(&listed.path)?;
             let size = self.size(bucket, key).await?;
             let size = size.ok_or_else(|| Unusable::Missing(listed.path.clone()))?;
-            let url = self.presign_get(bucket, key, URL_VALID).await?;
+            let url = self.presign_get(bucket, key, LONG_URL_VALID).await?;
             objects.push(Download {
                 media_type: listed.media_type,
                 path: listed.path,
@@ -80,7 +75,7 @@ impl ArtifactStore {
                 path: format!("s3://{bucket}/{key}"),
                 sha256: None,
                 size,
-                url: self.presign_get(bucket, &key, URL_VALID).await?,
+                url: self.presign_get(bucket, &key, LONG_URL_VALID).await?,
             });
         }
         Ok(found)

@@ -27,6 +27,8 @@ mod stream;
 mod toolboxes;
 mod upload;
 
+use std::time::Duration;
+
 pub use self::{
     accounts::KeptAccount,
     bootable::{BootSource, NoBootSource},
@@ -43,6 +45,12 @@ pub use self::{
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };
 pub use crate::config::S3Settings;
+
+/// How long a presigned address is valid whose reader asks for one just before using it.
+pub const URL_VALID: Duration = Duration::from_mins(15);
+
+/// The same where a reader has many large objects to read one after the other, or reads them after other work.
+pub const LONG_URL_VALID: Duration = Duration::from_hours(6);
 
 /// Settings for a client of the embedded server.
 impl From<&kiln_s3::EmbeddedS3> for S3Settings {

@@ -8,6 +8,7 @@ use aws_sdk_s3::{
     config::{
         Builder, Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
         StalledStreamProtectionConfig,
+        retry::{RetryPartition, TokenBucket},
     },
     error::{ProvideErrorMetadata, SdkError},
 };
@@ -28,6 +29,11 @@ const OPERATION_TIMEOUT: Duration = Duration::from_mins(15);
 /// Attempts at one request.
 const ATTEMPTS: u32 = 4;
 
+/// How many units of retries come back in each second; one costs 5. Without that, a service that fails half of the requests
+/// uses the SDK's 500 units up for good within some minutes, and then each request has one attempt, as long as this process
+/// lives. The loops pause between their passes besides, which is what an overloaded service needs.
+const RETRY_UNITS_PER_SECOND: f32 = 20.0;
+
 /// How long a stream may stall. The SDK's own 5 s are too short for a busy disk behind S3.
 const STALL_GRACE: Duration = Duration::from_mins(1);
 
@@ -41,6 +47,11 @@ pub(super) async fn clients(settings: &S3Settings) -> Result<(Client, Client), F
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
         .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
         .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS))
+        .retry_partition(
+            RetryPartition::custom("kiln")
+                .token_bucket(TokenBucket::builder().refill_rate(RETRY_UNITS_PER_SECOND).build())
+                .build(),
+        )
         .stalled_stream_protection(
             StalledStreamProtectionConfig::enabled()
                 .grace_period(STALL_GRACE)

@@ -500,7 +500,7 @@ fn summarise_failures(failures: Vec<StoredRun>, asked: usize, local: &Local, pri
 
 /// Looks at a set whose jobs have ended, and says what became of it.
 async fn tell_of_set(set: &ImageSet, local: &Local, printer: &Printer) -> Result<(), Failure> {
-    let Some(looked) = local.sets().look(set.id, Moment::now()).await? else {
+    let Some(looked) = local.sets().look.look(set.id, Moment::now()).await? else {
         return Ok(());
     };
     let state = looked.state().name();

@@ -11,6 +11,9 @@ use kiln_records::{
 use super::waits::{Wait, WaitsFor};
 use crate::{config::CapacitySettings, sandbox::Capacity};
 
+/// The number of past builds of a recipe that tell what the next one will need.
+pub const HISTORY: u32 = 5;
+
 /// The resources a job asks for, in bytes; `None` where it does not say.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Asked {

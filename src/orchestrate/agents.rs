@@ -9,6 +9,8 @@ use kiln_records::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::store::StoreError;
+
 /// The server's side of the agents' protocol. [`api::agent`](crate::api::agent) carries it over HTTP.
 #[async_trait]
 pub trait AgentCalls: fmt::Debug + Send + Sync {
@@ -67,6 +69,15 @@ impl From<Failure> for Refusal {
             Self::Later(failure)
         } else {
             Self::Failed(failure)
+        }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) | StoreError::Stale => Self::Later(error.into()),
+            _ => Self::Failed(error.into()),
         }
     }
 }

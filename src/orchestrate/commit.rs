@@ -5,40 +5,73 @@
 //! record follows the manifest and the job's end follows the record, and each of the three may be repeated.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use kiln_records::{
-    Code, FailedTwin, Failure, Image, Link, Moment, Run, UploadedArtifact,
+    Code, FailedTwin, Failure, Image, JobId, Link, Moment, Run, UploadedArtifact,
     run::{Kernel, State},
 };
 use sha2::{Digest, Sha256};
 use tracing::Instrument;
 
-use super::{job_span, log_artifact::packed_log, orchestrator::Orchestrator, package_index, provenance};
+use super::{
+    claim::Claim, earlier_image::EarlierImages, job_span, log_artifact::packed_log, package_index, provenance,
+    row::Jobs,
+};
 use crate::{
-    artifacts::manifest::Manifest,
-    origin,
-    store::{Allowance, Collection, Maker, Side, StoreError, StoredRun},
+    artifacts::{ArtifactStore, manifest::Manifest},
+    origin::{self, Signer},
+    store::{Allowance, Maker, SharedStore, StoreError, StoredRun},
 };
 
 /// How long S3 or the database may be away before the job fails because of it.
 const PATIENCE: Duration = Duration::from_mins(15);
 
-impl Orchestrator {
+/// Makes images.
+#[derive(Debug)]
+pub struct Commit {
+    pub(super) store: SharedStore,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) artifacts: ArtifactStore,
+    pub(super) earlier_images: Arc<EarlierImages>,
+    /// Signs the provenance of images, if the site has a key for it.
+    pub(super) signer: Option<Arc<Signer>>,
+    /// The name of this builder in the provenance of its images: a URI.
+    pub(super) builder: String,
+    pub(super) held_up: Mutex<HeldUp>,
+}
+
+/// The jobs whose images could not be made yet.
+#[derive(Debug, Default)]
+pub(super) struct HeldUp {
+    /// With the time since which they cannot.
+    pub(super) since: HashMap<JobId, Instant>,
+    /// Those whose objects were compared with their digests.
+    verified: HashSet<JobId>,
+}
+
+impl Commit {
+    pub(super) fn held_up(&self) -> MutexGuard<'_, HeldUp> {
+        // Each change is complete before anything can panic.
+        self.held_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes one pass over everything that waits to become an image.
     ///
     /// # Errors
     ///
     /// When the store cannot be read; the next pass starts afresh.
-    pub async fn commit_once(&self) -> Result<(), Failure> {
-        if !self.holds_lease() {
+    pub async fn pass(&self) -> Result<(), Failure> {
+        if !self.claim.holds_lease() {
             return Ok(());
         }
         for stored in self.store.open_runs().await? {
-            if stored.run.state != State::Committing || !self.is_mine(&stored.run) {
+            if stored.run.state != State::Committing || !self.claim.is_mine(&stored.run) {
                 continue;
             }
             self.commit_or_fail(&stored).instrument(job_span(stored.job.id)).await?;
@@ -49,12 +82,7 @@ impl Orchestrator {
     async fn commit_or_fail(&self, stored: &StoredRun) -> Result<(), Failure> {
         let job = stored.job.id;
         if let Err(failure) = self.commit(stored).await {
-            let waited = self
-                .state()
-                .committing
-                .entry(job)
-                .or_insert_with(Instant::now)
-                .elapsed();
+            let waited = self.held_up().since.entry(job).or_insert_with(Instant::now).elapsed();
             if is_worth_waiting(failure.code, waited) {
                 tracing::warn!(
                     code = failure.code.name(),
@@ -63,18 +91,18 @@ impl Orchestrator {
                 );
                 return Ok(());
             }
-            self.fail(job, stored.run.attempt, failure).await?;
+            self.jobs.fail(job, stored.run.attempt, failure).await?;
         }
-        let mut state = self.state();
-        state.committing.remove(&job);
-        state.verified.remove(&job);
+        let mut held_up = self.held_up();
+        held_up.since.remove(&job);
+        held_up.verified.remove(&job);
         Ok(())
     }
 
     async fn commit(&self, stored: &StoredRun) -> Result<(), Failure> {
         let (job, run) = (&stored.job, &stored.run);
         if run.plan.verifies.is_some() {
-            self.change(job.id, Run::commit).await?;
+            self.jobs.change(job.id, Run::commit).await?;
             return Ok(());
         }
         let artifacts = run.artifacts().map_err(|open| {
@@ -85,10 +113,10 @@ impl Orchestrator {
         })?;
         // In a virtual machine the recipe is root beside the agent, and may have spoken for it. Copies are this server's own.
         let is_copy = run.layer.as_ref().is_some_and(|layer| layer.image.is_some());
-        let verified = is_copy || self.state().verified.contains(&job.id);
+        let verified = is_copy || self.held_up().verified.contains(&job.id);
         if run.plan.driver.kernel() == Kernel::Own && !verified {
             self.artifacts.verify(&artifacts).await?;
-            self.state().verified.insert(job.id);
+            self.held_up().verified.insert(job.id);
         }
         let packed = packed_log(self.store.clone(), job.id);
         let log = self.artifacts.put_log(run.image, packed).await?;
@@ -118,10 +146,10 @@ impl Orchestrator {
         }
         self.note_failed_twin(stored).await?;
         // A job that was deleted meanwhile leaves its image behind, as in IMS.
-        self.change(job.id, Run::commit).await?;
+        self.jobs.change(job.id, Run::commit).await?;
         tracing::info!(image.id = %run.image, "the job has made its image");
         // A later job makes what is missing.
-        if let Err(failure) = self.note_image(stored).await {
+        if let Err(failure) = self.earlier_images.note(stored).await {
             tracing::warn!(code = failure.code.name(), image.id = %run.image, "later jobs will not reuse the image: {failure}");
         }
         // Last: what is missing from the index is entered by the first who asks for it.
@@ -179,16 +207,6 @@ impl Orchestrator {
             code: failure.code,
         };
         self.store.add_failed_twin(&failed).await
-    }
-
-    /// Whether an image has a record, even a deleted one.
-    pub(super) async fn has_record(&self, run: &Run) -> Result<bool, StoreError> {
-        for side in [Side::Live, Side::Deleted] {
-            if Collection::<Image>::get(&*self.store, side, run.image).await?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 }
 

@@ -19,12 +19,12 @@ use reqwest::{
 use sha2::{Digest, Sha256};
 use tokio::net::lookup_host;
 
-use super::{layers::Fields, orchestrator::Orchestrator, reach::rules};
+use super::{claim::Claim, equipment::Equipment, layers::Fields, network::JobNetwork, row::Jobs, sandboxes::Sandboxes};
 use crate::{
-    artifacts::{ImageEntry, KeptInstalled, ReadError},
+    artifacts::{ArtifactStore, ImageEntry, KeptInstalled, ReadError},
     proxy::Rules,
     sandbox::Driver,
-    store::{Collection, Side, StoredRun},
+    store::{Collection, SharedStore, Side, StoredRun},
 };
 
 /// The largest archive of a recipe that is looked into, in bytes.
@@ -65,28 +65,41 @@ struct Taken {
     warnings: Warnings,
 }
 
-impl Orchestrator {
+/// Reuses whole images.
+#[derive(Debug)]
+pub struct EarlierImages {
+    pub(super) store: SharedStore,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) artifacts: ArtifactStore,
+    pub(super) equipment: Arc<Equipment>,
+    pub(super) sandboxes: Arc<Sandboxes>,
+    pub(super) network: Arc<JobNetwork>,
+}
+
+impl EarlierImages {
     /// Gives a job that is being launched a copy of an earlier image, if it wants one and everything is as it was. Whether it did.
-    pub(super) async fn takes_earlier_image(&self, stored: &StoredRun, driver: &dyn Driver) -> Result<bool, Failure> {
+    pub(super) async fn take(&self, stored: &StoredRun, driver: &dyn Driver) -> Result<bool, Failure> {
         let run = &stored.run;
         // With a token, a sandbox may be on its way.
         if run.plan.cache != CacheDepth::Image || !could_be_whole(run) || run.token.is_some() {
             return Ok(false);
         }
-        let taken = match self.earlier_image(stored, driver).await {
+        let taken = match self.find(stored, driver).await {
             Ok(taken) => taken,
             Err(not_taken) => {
                 self.artifacts.discard_image(run.image).await?;
                 let text = format!("no earlier image is taken: {not_taken}");
-                self.say(stored.job.id, text).await;
+                self.jobs.say(stored.job.id, text).await;
                 return Ok(false);
             }
         };
         let image = taken.used.image;
         let attempt = run.attempt;
         let changed = self
+            .jobs
             .change(stored.job.id, |run, _| {
-                if run.attempt != attempt || !self.carries_out(run) {
+                if run.attempt != attempt || !self.claim.carries_out(run) {
                     return Err(Refused {
                         from: "in another try",
                         arrow: "take an earlier image",
@@ -100,13 +113,13 @@ impl Orchestrator {
         if let (Some(Ok(_)), Some(image)) = (changed, image) {
             let text =
                 format!("recipe, values, repositories and tools are those of image {image}: it is taken as a whole");
-            self.say(stored.job.id, text).await;
+            self.jobs.say(stored.job.id, text).await;
         }
         // Otherwise the job was ended meanwhile.
         Ok(true)
     }
 
-    async fn earlier_image(&self, stored: &StoredRun, driver: &dyn Driver) -> Result<Taken, NotTaken> {
+    async fn find(&self, stored: &StoredRun, driver: &dyn Driver) -> Result<Taken, NotTaken> {
         let (bucket, path) = bucket_and_key(&stored.run.plan.recipe).ok_or(NotTaken::NoneYet)?;
         let recipe = match self.artifacts.read_small(bucket, path, LARGEST_RECIPE).await {
             Ok(recipe) => recipe.ok_or(NotTaken::NoneYet)?,
@@ -143,7 +156,7 @@ impl Orchestrator {
     }
 
     /// Leads later jobs with the same inputs to the image of this one.
-    pub(super) async fn note_image(&self, stored: &StoredRun) -> Result<(), Failure> {
+    pub(super) async fn note(&self, stored: &StoredRun) -> Result<(), Failure> {
         let run = &stored.run;
         let (Some(recipe), Some(layer)) = (&run.recipe_sha256, &run.layer) else {
             return Ok(());
@@ -157,7 +170,7 @@ impl Orchestrator {
         if !is_decided || was_opened || !could_be_whole(run) {
             return Ok(());
         }
-        let key = self.image_key(stored, &*self.driver_of(run), recipe).await?;
+        let key = self.image_key(stored, &*self.sandboxes.driver_of(run), recipe).await?;
         let installed = self.artifacts.installed(stored.job.id, run.attempt).await?;
         let entry = ImageEntry {
             image: run.image,
@@ -185,15 +198,10 @@ impl Orchestrator {
 
     /// Whether all repositories are as they were, as far as the job could reach them.
     async fn look_at(&self, repositories: &[RepositoryState], run: &Run) -> Result<(), NotTaken> {
-        if self.gate.is_some() {
+        if self.network.gate.is_some() {
             return Err(NotTaken::Proxy);
         }
-        let rules = if self.shares_network(&run.plan) {
-            Rules::none()
-        } else {
-            rules(&self.network, None).await?
-        };
-        let rules = Arc::new(rules);
+        let rules = Arc::new(self.network.rules_of(&run.plan).await?);
         let client = client(&rules).map_err(|error| Failure::new(Code::NoNetwork, error))?;
         let looks = repositories.iter().map(|known| look(known, &client, &rules));
         match tokio::time::timeout(PATIENCE, try_join_all(looks)).await {
@@ -300,6 +308,7 @@ mod tests {
             sha256: hex::encode(Sha256::digest("packages")),
         };
         change(&mut known);
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let rules = Arc::new(rules);
         let looked = look(&known, &client(&rules).unwrap(), &rules).await;
         looked.map_err(|not_taken| not_taken.to_string().replace(&port.to_string(), "PORT"))

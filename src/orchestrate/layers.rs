@@ -13,6 +13,7 @@ use std::{
     fmt,
     io::{Cursor, Read},
     path::PathBuf,
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -29,9 +30,9 @@ use kiln_records::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{agents::Refusal, allowance, desk::LONG_URL_VALID, orchestrator::Orchestrator};
+use super::{agents::Refusal, allowance, row::Jobs};
 use crate::{
-    artifacts::{LayerEntry, LayerOfImage, ReadError},
+    artifacts::{ArtifactStore, LONG_URL_VALID, LayerEntry, LayerOfImage, ReadError},
     host,
     store::StoredRun,
 };
@@ -84,8 +85,15 @@ enum Never {
     Names(&'static str),
 }
 
-impl Orchestrator {
-    pub(super) async fn find_layer(&self, stored: &StoredRun, inputs: &LayerInputs) -> Result<Answer, Refusal> {
+/// Finds and keeps the layers of jobs.
+#[derive(Debug)]
+pub struct Layers {
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) artifacts: ArtifactStore,
+}
+
+impl Layers {
+    pub(super) async fn find(&self, stored: &StoredRun, inputs: &LayerInputs) -> Result<Answer, Refusal> {
         // Whoever asks after that is not the agent, and each question costs the server a look into the archive.
         if stored.run.layer.is_some() {
             return Err(Refusal::Failed(Failure::new(
@@ -104,7 +112,7 @@ impl Orchestrator {
                 if let (None, Some(image)) = (&asked, stored.run.plan.cache_from) {
                     let why = "it has no layer of this recipe, as it is now and runs here";
                     let text = format!("the packages of image {image} are not reused: {why}");
-                    self.say(stored.job.id, text).await;
+                    self.jobs.say(stored.job.id, text).await;
                 }
                 let key = asked.unwrap_or(keys.key);
                 let mut found = self.artifacts.find_layer(&key, LONG_URL_VALID).await?;
@@ -117,7 +125,7 @@ impl Orchestrator {
         Ok(Answer::Layer(Box::new(found)))
     }
 
-    pub(super) async fn settle_layer(&self, stored: &StoredRun, settled: SettledLayer) -> Result<Answer, Refusal> {
+    pub(super) async fn settle(&self, stored: &StoredRun, settled: SettledLayer) -> Result<Answer, Refusal> {
         let refused = |why: &str| Refusal::Failed(Failure::new(Code::Protocol, why));
         let used = settled.used;
         let is_within =
@@ -163,11 +171,12 @@ impl Orchestrator {
             }
             self.note_layer(stored, None, keys).await?;
         }
-        self.change_for(stored, |run, _| {
-            run.layer = Some(used.clone());
-            Ok(())
-        })
-        .await?;
+        self.jobs
+            .change_for(stored, |run, _| {
+                run.layer = Some(used.clone());
+                Ok(())
+            })
+            .await?;
         Ok(Answer::LayerUrl(LayerUrl { url }))
     }
 

@@ -4,80 +4,91 @@
 use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use kiln_records::{Failure, run::LOCAL};
 
-use super::orchestrator::Orchestrator;
+use super::{bells::Bells, claim::Claim, places::Places, sweep::Sweep};
 use crate::{
     sandbox::lease::{Lease, since_boot},
-    store::ServerRow,
+    store::{ServerRow, SharedStore, StoreError},
 };
 
 /// The interval between two signs of life.
 pub(super) const SHOW_EVERY: Duration = Duration::from_secs(3);
 
-impl Orchestrator {
+/// Keeps this process's lease.
+#[derive(Debug)]
+pub struct Life {
+    pub(super) store: SharedStore,
+    pub(super) claim: Arc<Claim>,
+    pub(super) places: Arc<Places>,
+    pub(super) bells: Arc<Bells>,
+    pub(super) sweep: Arc<Sweep>,
+    /// The address by which the other servers reach this one, if they can.
+    pub(super) own_url: Option<String>,
+    /// The file by which the sandboxes of a server on this host know that it holds its lease; `None` if no other server
+    /// can take their jobs.
+    pub(super) file: Option<PathBuf>,
+}
+
+impl Life {
     /// Shows life, and looks for it in the other processes.
     ///
     /// # Errors
     ///
     /// When the store does not answer. Without an answer for some time, the lease is lost.
-    pub async fn live_once(&self) -> Result<(), Failure> {
-        if !self.holds_lease() {
+    pub async fn pass(&self) -> Result<(), Failure> {
+        if !self.claim.holds_lease() {
             // Other servers may have taken jobs meanwhile, whose sandboxes stand still here. They must not move again.
-            self.show_life().await?;
+            self.show().await?;
             self.sweep_own_host().await?;
         }
         let begun = since_boot();
-        self.show_life().await?;
-        if let Some(file) = &self.lease_file {
+        self.show().await?;
+        if let Some(file) = &self.file {
             write(file, begun)?;
         }
         let rows = self.store.servers().await?;
-        let lost = self.leases.note(begun, &rows);
+        let lost = self.claim.leases.note(begun, &rows);
         // A command decides among its own places.
-        if self.runner.is_none() {
+        if !self.claim.is_command() {
             self.note_others(rows);
         }
         if lost {
-            self.wake.settle.notify_one();
+            self.bells.settle.notify_one();
         }
         Ok(())
     }
 
     /// Notes which other servers are alive, and what they offer.
     fn note_others(&self, rows: Vec<ServerRow>) {
-        let own = self.runner.unwrap_or(self.id);
+        let own = self.claim.process();
         let others = rows
             .into_iter()
-            .filter(|row| row.id != own && !self.leases.is_gone(row.id));
+            .filter(|row| row.id != own && !self.claim.leases.is_gone(row.id));
         if self.places.note_others(others.map(|row| (row.id, row.offers))) {
-            self.wake.places.notify_one();
-            self.wake.launch.notify_one();
+            self.bells.places.notify_one();
+            self.bells.launch.notify_one();
         }
     }
 
-    /// What the others are told of this process's host.
-    pub(super) fn own_offers(&self) -> Option<String> {
-        let url = self.peers.as_ref().map(|peers| peers.own_url().to_owned());
-        self.places.own_host(self.runner.is_some(), url)
+    /// Shows other processes that this one is alive, so that they leave its jobs alone.
+    pub(super) async fn show(&self) -> Result<(), StoreError> {
+        let id = self.claim.process();
+        self.store.show_life(id, self.own_offers().as_deref()).await
     }
 
-    /// Whether this process may act on its jobs: no other one has taken them. The only process of a database always may.
-    pub(super) fn holds_lease(&self) -> bool {
-        !self.store.is_shared() || self.leases.is_held()
+    /// What the others are told of this process's host.
+    fn own_offers(&self) -> Option<String> {
+        self.places.own_host(self.claim.is_command(), self.own_url.clone())
     }
 
     /// Removes the sandboxes on this host whose jobs other servers have taken.
     async fn sweep_own_host(&self) -> Result<(), Failure> {
-        self.sweep_place(LOCAL, self.places.local().as_ref()).await.map(drop)
-    }
-
-    /// The lease of the sandboxes on this host, if other servers may take their jobs.
-    pub(super) fn lease(&self) -> Option<Lease> {
-        self.lease_file.clone().map(Lease)
+        self.sweep.place(LOCAL, self.places.local().as_ref()).await.map(drop)
     }
 }
 

@@ -1,16 +1,99 @@
-//! Tracks what this process knows of a running job, by its own clock, which no change of the time of day affects. Pure
+//! Tracks what this process knows of running jobs, by its own clock, which no change of the time of day affects. Pure
 //! apart from reading that clock.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use kiln_records::{run::Used, usage::UsageCurve};
+use kiln_records::{JobId, Moment, Run, run::Used, usage::UsageCurve};
 
 /// The number of lines remembered: a loop that prints fewer different lines than this says nothing new.
 const REMEMBERED: usize = 4096;
+
+/// The longest time between two passes over the jobs that counts for their clocks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The running jobs that this process knows of. A new process knows none, and begins their clocks anew.
+#[derive(Debug, Default)]
+pub(super) struct LiveJobs(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    jobs: HashMap<JobId, Live>,
+    /// When the jobs were last watched.
+    watched: Option<Instant>,
+}
+
+impl LiveJobs {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // A panic while the lock is held leaves nothing half-done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `read` says of a job; `None` if nothing is known of it.
+    pub(super) fn of<T>(&self, job: JobId, read: impl FnOnce(&mut Live) -> T) -> Option<T> {
+        self.known().jobs.get_mut(&job).map(read)
+    }
+
+    /// What `note` says of a job in its current try, whose clocks begin now if nothing is known of it.
+    pub(super) fn with<T>(&self, job: JobId, run: &Run, note: impl FnOnce(&mut Live) -> T) -> T {
+        let mut known = self.known();
+        let new = || Live::new(run.attempt, since_launch(run));
+        let live = known.jobs.entry(job).or_insert_with(new);
+        if live.attempt != run.attempt {
+            *live = new();
+        }
+        note(live)
+    }
+
+    /// Whether something is known of a job.
+    pub(super) fn has(&self, job: JobId) -> bool {
+        self.known().jobs.contains_key(&job)
+    }
+
+    /// Begins the clocks of a job.
+    pub(super) fn begin(&self, job: JobId, live: Live) {
+        self.known().jobs.insert(job, live);
+    }
+
+    /// Forgets a job.
+    pub(super) fn forget(&self, job: JobId) {
+        self.known().jobs.remove(&job);
+    }
+
+    /// Begins a pass over the jobs that are open: forgets the others, and moves all clocks on by the time in which this
+    /// process could not watch: it was stopped, or the database was away, and their agents could not be heard.
+    pub(super) fn begin_pass(&self, is_open: impl Fn(&JobId) -> bool) {
+        let mut known = self.known();
+        let last = known.watched.replace(Instant::now());
+        let pause = last.map_or(Duration::ZERO, |last| last.elapsed());
+        if pause > LONGEST_PAUSE {
+            known.jobs.values_mut().for_each(|live| live.leave_out(pause));
+        }
+        known.jobs.retain(|job, _| is_open(job));
+    }
+
+    /// The longest time for which an agent whose sandbox has started was not heard.
+    pub(super) fn longest_unheard(&self) -> Duration {
+        let known = self.known();
+        let running = known.jobs.values().filter(|live| live.waits().is_none());
+        running.map(|live| live.heard.elapsed()).max().unwrap_or_default()
+    }
+}
+
+/// How long ago a try was launched, or was left by its user.
+fn since_launch(run: &Run) -> Duration {
+    run.at_work_since().map_or(Duration::ZERO, since)
+}
+
+/// The time since that moment, by the time of day; zero when it is still to come.
+pub(super) fn since(moment: Moment) -> Duration {
+    let micros = Moment::now().micros().saturating_sub(moment.micros());
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
 
 /// A running job.
 #[derive(Debug)]
@@ -85,6 +168,14 @@ impl Live {
         }
         self.stand();
         since.elapsed()
+    }
+
+    /// Notes that its sandbox may still wait, as far as is known. Whether it has waited so far.
+    pub(super) fn wait_on(&mut self) -> bool {
+        if self.waits.is_some() {
+            self.stand();
+        }
+        self.waits.is_some()
     }
 
     /// Notes that its sandbox is being started. All clocks stand meanwhile.

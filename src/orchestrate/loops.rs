@@ -8,7 +8,7 @@ use kiln_records::Failure;
 use tokio::{sync::Mutex, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{life::SHOW_EVERY, orchestrator::Orchestrator, settle::Tasks};
+use super::{life::SHOW_EVERY, orchestrator::Orchestrator, row::Jobs, settle::Tasks};
 use crate::{metrics::Pass, sandbox::Driver, store::News};
 
 /// How often each loop makes a pass when nothing wakes it.
@@ -26,28 +26,28 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Carries jobs out until `stop` fires. Sandboxes keep running without it: the next process finds them.
 pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
     let mut loops = JoinSet::new();
-    let this = &orchestrator;
+    let (this, bells) = (&orchestrator, &orchestrator.bells);
     macro_rules! spawn {
-        ($name:literal, $every:expr, $bell:ident, $pass:ident) => {{
-            let this = Arc::clone(this);
+        ($room:ident, $every:expr) => {{
+            let (room, bells) = (Arc::clone(&this.$room), Arc::clone(bells));
             loops.spawn(async move {
-                let bell = || this.wake.$bell.notified();
-                repeat($name, $every, bell, || this.$pass()).await;
+                let bell = || bells.$room.notified();
+                repeat(stringify!($room), $every, bell, || room.pass()).await;
             });
         }};
     }
     loops.spawn({
-        let this = Arc::clone(this);
+        let (placing, bells) = (Arc::clone(&this.placing), Arc::clone(bells));
         async move {
             let mut under_way = JoinSet::new();
             loop {
-                match this.nodes().await {
+                match placing.nodes().await {
                     Ok(nodes) => {
-                        for look in this.places.looks(&nodes) {
-                            let this = Arc::clone(&this);
+                        for look in placing.places.looks(&nodes) {
+                            let bells = Arc::clone(&bells);
                             under_way.spawn(async move {
                                 if look.await {
-                                    this.wake.launch.notify_one();
+                                    bells.launch.notify_one();
                                 }
                             });
                         }
@@ -56,30 +56,30 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
                 }
                 while under_way.try_join_next().is_some() {}
                 // An error means that the bell did not ring in time.
-                let _ = tokio::time::timeout(LOOK_EVERY, this.wake.places.notified()).await;
+                let _ = tokio::time::timeout(LOOK_EVERY, bells.places.notified()).await;
             }
         }
     });
-    spawn!("life", SHOW_EVERY, life, live_once);
-    spawn!("launch", EVERY, launch, launch_once);
-    spawn!("watch", EVERY, watch, watch_once);
-    spawn!("commit", EVERY, commit, commit_once);
-    spawn!("shells", EVERY, shells, shells_once);
+    spawn!(life, SHOW_EVERY);
+    spawn!(launch, EVERY);
+    spawn!(watch, EVERY);
+    spawn!(commit, EVERY);
+    spawn!(shells, EVERY);
     loops.spawn({
-        let this = Arc::clone(this);
+        let (settle, bells) = (Arc::clone(&this.settle), Arc::clone(bells));
         async move {
             let tasks = Mutex::new(Tasks::new());
-            let bell = || this.wake.settle.notified();
+            let bell = || bells.settle.notified();
             repeat("settle", CLEAR_EVERY, bell, || async {
-                this.settle_soon(&mut *tasks.lock().await).await
+                settle.pass_soon(&mut *tasks.lock().await).await
             })
             .await;
         }
     });
-    spawn!("sweep", CLEAR_EVERY, sweep, sweep_once);
+    spawn!(sweep, CLEAR_EVERY);
     loops.spawn({
-        let this = Arc::clone(this);
-        async move { this.follow_news().await }
+        let jobs = Arc::clone(&this.jobs);
+        async move { follow_news(&jobs).await }
     });
     stop.cancelled().await;
     loops.shutdown().await;
@@ -95,28 +95,26 @@ pub async fn run(orchestrator: Arc<Orchestrator>, stop: &CancellationToken) {
     futures::future::join_all(this.places.drivers().into_iter().map(close)).await;
 }
 
-impl Orchestrator {
-    /// Wakes the readers that follow a job, and clears away, when another server has changed a job. Never ends.
-    async fn follow_news(&self) {
-        loop {
-            match self.store.news().await {
-                Ok(mut news) => loop {
-                    match news.next().await {
-                        Some(Ok(News { job, is_over })) => {
-                            self.feed.wake(job);
-                            if is_over {
-                                self.wake.settle.notify_one();
-                            }
+/// Wakes the readers that follow a job, and clears away, when another server has changed a job. Never ends.
+async fn follow_news(jobs: &Jobs) {
+    loop {
+        match jobs.store.news().await {
+            Ok(mut news) => loop {
+                match news.next().await {
+                    Some(Ok(News { job, is_over })) => {
+                        jobs.feed.wake(job);
+                        if is_over {
+                            jobs.bells.settle.notify_one();
                         }
-                        Some(Err(error)) => tracing::warn!("changes of other servers are seen late: {error}"),
-                        None => break,
                     }
-                },
-                Err(error) => tracing::warn!("changes of other servers are seen late: {error}"),
-            }
-            // The loops look by themselves meanwhile.
-            tokio::time::sleep(LONGEST_PAUSE).await;
+                    Some(Err(error)) => tracing::warn!("changes of other servers are seen late: {error}"),
+                    None => break,
+                }
+            },
+            Err(error) => tracing::warn!("changes of other servers are seen late: {error}"),
         }
+        // The loops look by themselves meanwhile.
+        tokio::time::sleep(LONGEST_PAUSE).await;
     }
 }
 

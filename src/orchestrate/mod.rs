@@ -4,11 +4,11 @@
 //! Every job of the service comes in through [`ask`]: from a request, from a schedule, or as a repeat of an earlier
 //! job.
 //!
-//! The service carries jobs out in four loops over the rows of its database: `launch` gives jobs their place and starts
-//! their sandboxes, `watch` checks that they are alive and making progress, `commit` makes images of what agents
-//! uploaded, `settle` clears away. Each acts on the current state, not on what it remembers, so it is right when run
-//! twice or after a crash at any line. Calls from agents come in through `desk`. The states and arrows are in
-//! [`records::run`](kiln_records::run).
+//! The service carries jobs out in loops over the rows of its database, each a type with the few parts that it needs:
+//! `launch` gives jobs their place and starts their sandboxes, `watch` checks that they are alive and making progress,
+//! `commit` makes images of what agents uploaded, `settle` clears away after them, `sweep` removes the rest. Each acts on the
+//! current state, not on what it remembers, so it is right when run twice or after a crash at any line. Calls from agents
+//! come in through `desk`. The states and arrows are in [`records::run`](kiln_records::run).
 //!
 //! Several servers may share the records. Each keeps a `lease` on its jobs; the jobs of a server that has lost it are taken
 //! over by the others.
@@ -22,42 +22,56 @@ pub mod agents;
 mod allowance;
 mod answers;
 pub mod ask;
+mod bells;
 mod census;
+mod claim;
 mod clearing;
 mod commit;
+mod description;
 mod desk;
 mod earlier_image;
 mod equipment;
-mod installed;
+mod glance;
+mod intake;
 mod job_doors;
 mod launch;
 mod layers;
 mod lease;
 mod life;
+mod lines;
 mod live;
 mod log_artifact;
 pub mod loops;
 mod met;
+mod network;
 mod orchestrator;
 pub mod package_index;
 mod peers;
 pub mod place;
 mod places;
+mod placing;
 mod provenance;
 mod reach;
 pub mod reading;
 pub mod recipe;
+mod refusal;
+mod repeats;
 mod rooms;
+mod row;
 pub mod runner;
 mod sample;
+mod sandboxes;
 pub mod schedule;
 pub mod sets;
 mod settle;
 mod shell_ports;
 mod shells;
+mod start;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod token;
+mod usage;
 mod waits;
 mod watch;
 
@@ -69,10 +83,11 @@ pub use self::{
     job_doors::{AgentSocket, JobDoors, make_root as make_doors_root},
     life::lease_file,
     met::Met,
-    orchestrator::{Ended, Orchestrator, Parts},
+    orchestrator::{Orchestrator, Parts},
     peers::Peers,
     places::Places,
     rooms::PlaceRoom,
+    row::Ended,
     shell_ports::ShellPlace,
 };
 

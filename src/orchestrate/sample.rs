@@ -4,28 +4,42 @@
 //! Which builds are in the sample follows from their ids, and so does the id of the job that verifies one: whoever
 //! settles a build twice verifies it once.
 
+use std::sync::Arc;
+
 use kiln_records::{
-    Failure, JobId, Run, TwinLevel,
+    Failure, Job, JobId, JobStatus, Moment, Run, TwinLevel,
     run::{How, Plan, State},
 };
 use sha2::{Digest, Sha256};
 
-use super::{ask::record_like, orchestrator::Orchestrator};
+use super::{bells::Bells, claim::Claim, row::Jobs};
 use crate::{
+    artifacts::ArtifactStore,
     metrics,
-    store::{StoreError, StoredRun},
+    store::{SharedStore, StoreError, StoredRun},
 };
 
-impl Orchestrator {
+/// Takes samples of the server's builds.
+#[derive(Debug)]
+pub struct Sampling {
+    pub(super) store: SharedStore,
+    pub(super) claim: Arc<Claim>,
+    pub(super) bells: Arc<Bells>,
+    pub(super) artifacts: ArtifactStore,
+    /// The size of the sample, in percent.
+    pub(super) percent: u32,
+}
+
+impl Sampling {
     /// Makes a job that verifies the twins of a build that has succeeded, if it is in the sample: of the same
     /// recipe, with the same values and limits.
     ///
     /// # Errors
     ///
     /// When the store or S3 does not answer.
-    pub(super) async fn verify_sampled(&self, stored: &StoredRun) -> Result<(), Failure> {
+    pub(super) async fn verify(&self, jobs: &Jobs, stored: &StoredRun) -> Result<(), Failure> {
         let StoredRun { job, run, .. } = stored;
-        if self.runner.is_some() || !can_be_verified(run) || !is_in_sample(job.id, self.emulation.verify_percent) {
+        if self.claim.is_command() || !can_be_verified(run) || !is_in_sample(job.id, self.percent) {
             return Ok(());
         }
         let id = verification_of(job.id);
@@ -52,10 +66,27 @@ impl Orchestrator {
             Err(StoreError::Exists) => {}
             Err(error) => return Err(error.into()),
         }
-        self.say(job.id, format!("its native twins are verified by job {id}"))
+        jobs.say(job.id, format!("its native twins are verified by job {id}"))
             .await;
-        self.wake.launch.notify_one();
+        self.bells.launch.notify_one();
         Ok(())
+    }
+}
+
+/// The record of a new job like another one.
+pub(super) fn record_like(job: &Job, id: JobId) -> Job {
+    let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
+    Job {
+        id,
+        created: Moment::now(),
+        status: JobStatus::Creating,
+        resultant_image_id: None,
+        kubernetes_job: renamed(&job.kubernetes_job),
+        kubernetes_service: renamed(&job.kubernetes_service),
+        kubernetes_configmap: renamed(&job.kubernetes_configmap),
+        kubernetes_pvc: renamed(&job.kubernetes_pvc),
+        kubernetes_secret: job.kubernetes_secret.as_deref().map(renamed),
+        ..job.clone()
     }
 }
 

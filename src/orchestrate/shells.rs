@@ -6,29 +6,52 @@
 //! traffic is between the user's ssh and the sandbox's sshd. A place may make another way to the port; until it has said
 //! where, the record names the port itself.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use kiln_records::{Code, Failure, Run, ShellStatus, run::Refused, shell::Address};
 use tokio::{net::TcpListener, time::timeout};
 use tracing::Instrument;
 
-use super::{job_span, orchestrator::Orchestrator};
-use crate::{sandbox::ShellWay, settings::Ports, store::StoredRun};
+use super::{
+    claim::Claim,
+    job_span,
+    row::Jobs,
+    sandboxes::Sandboxes,
+    shell_ports::{ShellPlace, Shells},
+};
+use crate::{
+    sandbox::ShellWay,
+    settings::Ports,
+    store::{SharedStore, StoredRun},
+};
 
 /// How long a place may take to make a way to a shell. An agent waits for that, and it is tried again.
 const WAY_WAIT: Duration = Duration::from_secs(10);
 
-impl Orchestrator {
+/// Opens the ports of shells.
+#[derive(Debug)]
+pub struct ShellDoors {
+    pub(super) store: SharedStore,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) sandboxes: Arc<Sandboxes>,
+    /// Ports that lead to sandboxes.
+    pub(super) shells: Shells,
+    /// The address and ports of jobs' shells.
+    pub(super) place: ShellPlace,
+}
+
+impl ShellDoors {
     /// Makes one pass over the open shells.
     ///
     /// # Errors
     ///
     /// When the store does not answer, or no port can be listened on; the next pass starts afresh.
-    pub async fn shells_once(&self) -> Result<(), Failure> {
+    pub async fn pass(&self) -> Result<(), Failure> {
         let open = self.store.open_runs().await?;
         let mut wanted = HashSet::new();
         let mut outcome = Ok(());
-        for stored in open.iter().filter(|stored| self.carries_out(&stored.run)) {
+        for stored in open.iter().filter(|stored| self.claim.carries_out(&stored.run)) {
             let Some(shell) = &stored.run.shell else { continue };
             // A shell that is about to be ready has its port already.
             if shell.status != ShellStatus::Closed {
@@ -60,11 +83,11 @@ impl Orchestrator {
         let open = self.store.open_runs().await?;
         let taken = ports_of(open.iter().map(|stored| &stored.run));
         let said = stored.run.shell.as_ref().and_then(|shell| shell.at.as_ref());
-        let own = said.filter(|at| at.host == self.shell_place.host).map(|at| at.port);
-        let Ports { first, last } = self.shell_place.ports;
+        let own = said.filter(|at| at.host == self.place.host).map(|at| at.port);
+        let Ports { first, last } = self.place.ports;
         let others = (first..=last).filter(|port| !taken.contains(port));
         for port in own.into_iter().chain(others) {
-            if let Ok(listener) = TcpListener::bind((self.shell_place.listen, port)).await {
+            if let Ok(listener) = TcpListener::bind((self.place.listen, port)).await {
                 self.shells.serve(stored.job.id, port, listener);
                 return Ok(port);
             }
@@ -79,7 +102,7 @@ impl Orchestrator {
         let job = stored.job.id;
         let Some(shell) = &stored.run.shell else { return Ok(()) };
         let own = self.address(port);
-        let driver = self.driver_of(&stored.run);
+        let driver = self.sandboxes.driver_of(&stored.run);
         let way = timeout(WAY_WAIT, driver.shell_way(job, port)).await;
         let (at, inside, is_known) = match way.unwrap_or_else(|_| Err(late())) {
             Ok(ShellWay::Server) => (own, None, true),
@@ -97,7 +120,8 @@ impl Orchestrator {
             }
         };
         if shell.at.as_ref() != Some(&at) || shell.inside != inside {
-            self.change(job, |run, _| move_shell(run, at.clone(), inside.clone()))
+            self.jobs
+                .change(job, |run, _| move_shell(run, at.clone(), inside.clone()))
                 .await?;
         }
         if is_known {
@@ -107,15 +131,15 @@ impl Orchestrator {
     }
 
     /// Where the shell of a new job will be, if a port is left.
-    pub(super) fn shell_address<'a>(&self, runs: impl Iterator<Item = &'a Run>) -> Option<Address> {
-        let Ports { first, last } = self.shell_place.ports;
+    pub(super) fn free_address<'a>(&self, runs: impl Iterator<Item = &'a Run>) -> Option<Address> {
+        let Ports { first, last } = self.place.ports;
         let taken = ports_of(runs);
         let port = (first..=last).find(|port| !taken.contains(port) && !self.shells.has_port(*port))?;
         Some(self.address(port))
     }
 
     fn address(&self, port: u16) -> Address {
-        let host = self.shell_place.host.clone();
+        let host = self.place.host.clone();
         Address { host, port }
     }
 }

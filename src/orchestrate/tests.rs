@@ -13,7 +13,7 @@ use super::{
     Equipment, JobDoors, Parts, Peers, Places, ShellPlace,
     agents::{AgentCalls, Refusal},
     answers::ANSWER,
-    ask::NewRun,
+    intake::NewRun,
     orchestrator::Orchestrator,
     places::NodeDriver,
     runner::{Runner, Runners},
@@ -364,7 +364,7 @@ impl Site {
             emulated: 1,
             most_expensive: Vec::new(),
         };
-        let noted = server.orchestrator.change(job, |run, _| {
+        let noted = server.orchestrator.jobs.change(job, |run, _| {
             run.start()?;
             run.begin_step(Step::Build);
             run.note_execs(execs.clone());
@@ -376,10 +376,10 @@ impl Site {
     /// Adds a job, lets a server launch it, and looks at it once.
     async fn launched(&self, server: &Server) -> JobId {
         let orchestrator = &server.orchestrator;
-        let job = orchestrator.accept(job(), NewRun::default()).await.unwrap().id;
-        orchestrator.launch_once().await.unwrap();
+        let job = orchestrator.intake.accept(job(), NewRun::default()).await.unwrap().id;
+        orchestrator.launch.pass().await.unwrap();
         server.has_started(job).await;
-        orchestrator.watch_once().await.unwrap();
+        orchestrator.watch.pass().await.unwrap();
         job
     }
 }
@@ -387,7 +387,7 @@ impl Site {
 impl Server {
     /// The start runs beside the loop, and a job that is being started is not watched.
     async fn has_started(&self, job: JobId) {
-        while self.orchestrator.state().starting.contains(&job) {
+        while self.orchestrator.sandboxes.is_in_hand(job) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -398,7 +398,7 @@ impl Server {
             events: Vec::new(),
         };
         let call = Call::PostEvents(batch);
-        self.orchestrator.answer(job, token, call).await.map(|_| ())
+        self.orchestrator.desk.answer(job, token, call).await.map(|_| ())
     }
 }
 
@@ -447,11 +447,12 @@ async fn a_token_opens_one_try_of_one_job() {
 
     // The next try has another token.
     server.place.ends(first);
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     assert_eq!(site.state(first).await, State::Queued);
     assert_eq!(server.says_nothing(first, &token).await, Err(Refusal::Unknown));
     server
         .orchestrator
+        .jobs
         .cancel(second, Failure::new(Code::Cancelled, "enough"))
         .await
         .unwrap();
@@ -479,14 +480,16 @@ async fn a_try_that_was_killed_is_not_the_jobs() {
     ];
     for (attempt, code) in (1..).zip(causes) {
         let failure = Failure::new(code, "it happens");
-        orchestrator.fail(job, attempt, failure).await.unwrap();
+        orchestrator.jobs.fail(job, attempt, failure).await.unwrap();
         assert_eq!(site.state(job).await, State::Queued, "{code}");
-        let launched = orchestrator.change(job, |run, now| run.launch(orchestrator.id, now));
+        let launched = orchestrator
+            .jobs
+            .change(job, |run, now| run.launch(orchestrator.claim.id(), now));
         launched.await.unwrap().unwrap().unwrap();
     }
     // The storage has failed once before.
     let failure = Failure::new(Code::UploadFailed, "again");
-    orchestrator.fail(job, 6, failure.clone()).await.unwrap();
+    orchestrator.jobs.fail(job, 6, failure.clone()).await.unwrap();
     assert_eq!(site.state(job).await, State::Failed(failure));
 }
 
@@ -501,12 +504,12 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     let job = site.launched(&server).await;
     server.place.ends(job);
     // A second look does not end the job a second time.
-    server.orchestrator.watch_once().await.unwrap();
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
     assert_eq!((run.state, run.attempt), (State::Queued, 2));
 
-    server.orchestrator.launch_once().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
     while server.place.look(job).await.unwrap() != SandboxState::Running {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -514,7 +517,7 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
     // The task that starts the sandbox must finish before the sandbox is looked at.
     let ended = async {
         while !site.state(job).await.is_final() {
-            server.orchestrator.watch_once().await.unwrap();
+            server.orchestrator.watch.pass().await.unwrap();
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -523,7 +526,7 @@ async fn what_the_place_did_is_tried_again_and_not_for_ever() {
         panic!("{:?}", site.state(job).await);
     };
     assert_eq!(failure.code, Code::SandboxLost);
-    server.orchestrator.settle_once().await.unwrap();
+    server.orchestrator.settle.pass().await.unwrap();
     assert!(server.place.list().await.unwrap().is_empty());
     assert!(site.store.get_run(job).await.unwrap().unwrap().run.settled);
 }
@@ -535,9 +538,9 @@ async fn a_job_that_failed_with_twins_is_tried_without_by_the_server_that_is_sta
     let job = site.launched(&server).await;
     site.builds_with_twins(&server, job).await;
     let first = Failure::new(Code::ScriptFailed, "config.sh failed").at(Step::Build);
-    server.orchestrator.fail(job, 1, first.clone()).await.unwrap();
+    server.orchestrator.jobs.fail(job, 1, first.clone()).await.unwrap();
     // The agent that failed is heard no more, and says it twice.
-    server.orchestrator.fail(job, 1, first.clone()).await.unwrap();
+    server.orchestrator.jobs.fail(job, 1, first.clone()).await.unwrap();
     drop(server);
 
     let server = site.server(WatchSettings::default());
@@ -549,12 +552,12 @@ async fn a_job_that_failed_with_twins_is_tried_without_by_the_server_that_is_sta
         (TwinLevel::Full, TwinLevel::Off)
     );
     assert_eq!(run.twins_fallback.unwrap().failure, first);
-    server.orchestrator.launch_once().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
     assert_eq!(site.state(job).await, State::Launching);
     // Even if its agent claims to have had twins.
     site.builds_with_twins(&server, job).await;
     let second = Failure::new(Code::ChangeFailed, "another").at(Step::Build);
-    server.orchestrator.fail(job, 2, second.clone()).await.unwrap();
+    server.orchestrator.jobs.fail(job, 2, second.clone()).await.unwrap();
     assert_eq!(site.state(job).await, State::Failed(second));
 }
 
@@ -568,19 +571,19 @@ async fn a_job_that_hangs_with_twins_is_tried_without_and_hangs_no_third_time() 
     let job = site.launched(&server).await;
     site.builds_with_twins(&server, job).await;
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
     assert_eq!(
         (run.state.clone(), run.twins_in_force()),
         (State::Queued, TwinLevel::Off)
     );
     assert_eq!(run.twins_fallback.unwrap().failure.code, Code::Silent);
-    server.orchestrator.launch_once().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
     server.has_started(job).await;
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     site.builds_with_twins(&server, job).await;
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     let State::Failed(failure) = site.state(job).await else {
         panic!("{:?}", site.state(job).await);
     };
@@ -593,7 +596,7 @@ async fn a_cancelled_job_is_not_tried_without_twins() {
     let server = site.server(WatchSettings::default());
     let cancelled = Failure::new(Code::Cancelled, "enough").at(Step::Build);
     let ends = async |job, attempt| {
-        let done = server.orchestrator.cancel(job, cancelled.clone()).await;
+        let done = server.orchestrator.jobs.cancel(job, cancelled.clone()).await;
         let run = done.unwrap().unwrap().run;
         assert_eq!((run.state, run.attempt), (State::Failed(cancelled.clone()), attempt));
     };
@@ -605,8 +608,8 @@ async fn a_cancelled_job_is_not_tried_without_twins() {
     let second = site.launched(&server).await;
     site.builds_with_twins(&server, second).await;
     let failure = Failure::new(Code::BuildFailed, "kiwi failed");
-    server.orchestrator.fail(second, 1, failure).await.unwrap();
-    let done = server.orchestrator.cancel(second, cancelled.clone()).await;
+    server.orchestrator.jobs.fail(second, 1, failure).await.unwrap();
+    let done = server.orchestrator.jobs.cancel(second, cancelled.clone()).await;
     assert_eq!(done.unwrap().unwrap().run.attempt, 2);
     assert!(site.state(second).await.is_final());
 }
@@ -617,18 +620,18 @@ async fn a_job_rests_before_it_is_tried_again_and_holds_nobody_up() {
     let server = site.server(WatchSettings::default());
     let first = site.launched(&server).await;
     server.place.ends(first);
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     let second = site.launched(&server).await;
     assert_eq!(site.state(first).await, State::Queued);
     assert_eq!(site.state(second).await, State::Launching);
-    let (_, reason) = server.orchestrator.waiting(first).unwrap();
+    let (_, reason) = server.orchestrator.glance.waiting(first).unwrap();
     assert!(
         reason.starts_with("its last try failed; the next one starts in "),
         "{reason}"
     );
     // Operators see the same, without another look at the jobs.
     let mut answer = Answer::default();
-    server.orchestrator.write_metrics(&mut answer);
+    server.orchestrator.glance.write_metrics(&mut answer);
     let text = answer.text();
     assert!(text.contains("kiln_queue_jobs{reason=\"rest\"} 1\n"), "{text}");
     let is_counted = |blame| !text.contains(&format!("kiln_job_attempts_failed_total{{blame=\"{blame}\"}} 0\n"));
@@ -645,18 +648,26 @@ async fn what_a_machine_takes_beside_its_job_is_counted() {
         ..NewRun::default()
     };
     // Until the first look, it is not known whether there are virtual machines.
-    let first = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
-    server.orchestrator.launch_once().await.unwrap();
-    assert!(server.orchestrator.waiting(first).unwrap().1.contains("found out"));
-    let second = server.orchestrator.accept(job(), dkms()).await.unwrap().id;
+    let first = server.orchestrator.intake.accept(job(), dkms()).await.unwrap().id;
+    server.orchestrator.launch.pass().await.unwrap();
+    assert!(
+        server
+            .orchestrator
+            .glance
+            .waiting(first)
+            .unwrap()
+            .1
+            .contains("found out")
+    );
+    let second = server.orchestrator.intake.accept(job(), dkms()).await.unwrap().id;
     join_all(server.orchestrator.places.looks(&[])).await;
-    server.orchestrator.launch_once().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
     assert_eq!(site.state(first).await, State::Launching);
     let run = site.store.get_run(first).await.unwrap().unwrap().run;
     assert_eq!(run.plan.driver, DriverKind::Microvm);
     // The place has twice as much as a machine takes beside its job, less a tenth; both jobs were given it in the same
     // look.
-    let (_, reason) = server.orchestrator.waiting(second).unwrap();
+    let (_, reason) = server.orchestrator.glance.waiting(second).unwrap();
     assert!(reason.contains("of memory"), "{reason}");
 }
 
@@ -678,11 +689,11 @@ async fn a_silent_job_is_ended_by_the_clocks_of_the_process() {
             .replace_run(&stored.job, &run, stored.revision)
             .await
             .unwrap();
-        server.orchestrator.watch_once().await.unwrap();
+        server.orchestrator.watch.pass().await.unwrap();
         assert!(!site.state(job).await.is_final());
     }
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     let State::Failed(failure) = site.state(job).await else {
         panic!("{:?}", site.state(job).await);
     };
@@ -698,21 +709,21 @@ async fn a_start_may_take_longer_than_an_agent_may_be_silent() {
         interruptions: 1,
         ..WatchSettings::default()
     });
-    let made = server.orchestrator.accept(job(), NewRun::default());
+    let made = server.orchestrator.intake.accept(job(), NewRun::default());
     let job = made.await.unwrap().id;
     server.place.is_slow.store(true, Ordering::Relaxed);
-    server.orchestrator.launch_once().await.unwrap();
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    server.orchestrator.watch_once().await.unwrap();
-    assert!(server.orchestrator.state().starting.contains(&job));
+    server.orchestrator.watch.pass().await.unwrap();
+    assert!(server.orchestrator.sandboxes.is_in_hand(job));
     server.place.is_slow.store(false, Ordering::Relaxed);
     server.has_started(job).await;
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     assert_eq!(site.state(job).await, State::Launching);
     // From then on its agent has to be heard.
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     assert!(matches!(site.state(job).await, State::Failed(failure) if failure.code == Code::HeartbeatLost));
 }
 
@@ -734,19 +745,19 @@ async fn a_sandbox_that_waits_says_why_and_stops_the_clocks_but_not_for_ever() {
     let becomes = |state| server.place.sandboxes.lock().unwrap().get_mut(&job).unwrap().1 = state;
     becomes(waits(Duration::from_mins(15)));
     for _ in 0..4 {
-        server.orchestrator.watch_once().await.unwrap();
-        let why = server.orchestrator.held_up(job).unwrap();
+        server.orchestrator.watch.pass().await.unwrap();
+        let why = server.orchestrator.glance.held_up(job).unwrap();
         assert_eq!(why, "no node takes its pod: 0/3 nodes are available");
         tokio::time::sleep(Duration::from_millis(400)).await;
     }
     assert_eq!(site.state(job).await, State::Launching);
     becomes(SandboxState::Running);
-    server.orchestrator.watch_once().await.unwrap();
-    assert_eq!(server.orchestrator.held_up(job), None);
+    server.orchestrator.watch.pass().await.unwrap();
+    assert_eq!(server.orchestrator.glance.held_up(job), None);
     assert_eq!(site.state(job).await, State::Launching);
 
     becomes(waits(Duration::ZERO));
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     let State::Failed(failure) = site.state(job).await else {
         panic!("{:?}", site.state(job).await);
     };
@@ -756,11 +767,16 @@ async fn a_sandbox_that_waits_says_why_and_stops_the_clocks_but_not_for_ever() {
 
     // What has been heard has started: its node is gone, and could not say so.
     let job = site.launched(&server).await;
-    server.orchestrator.change(job, |run, _| run.start()).await.unwrap();
+    server
+        .orchestrator
+        .jobs
+        .change(job, |run, _| run.start())
+        .await
+        .unwrap();
     let unknown = waits(Duration::from_mins(15));
     server.place.sandboxes.lock().unwrap().get_mut(&job).unwrap().1 = unknown;
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     let State::Failed(failure) = site.state(job).await else {
         panic!("{:?}", site.state(job).await);
     };
@@ -778,31 +794,31 @@ async fn jobs_of_a_server_that_is_gone_are_taken_over_and_others_are_not() {
         }),
     );
     for server in [&gone, &other] {
-        server.orchestrator.live_once().await.unwrap();
+        server.orchestrator.life.pass().await.unwrap();
     }
     let job = site.launched(&gone).await;
     let settle_other = async || {
-        other.orchestrator.live_once().await.unwrap();
-        other.orchestrator.settle_once().await.unwrap();
+        other.orchestrator.life.pass().await.unwrap();
+        other.orchestrator.settle.pass().await.unwrap();
     };
     settle_other().await;
     // As long as it shows life, any time may pass.
-    gone.orchestrator.live_once().await.unwrap();
-    other.orchestrator.live_once().await.unwrap();
-    other.orchestrator.leases.let_pass(Duration::from_secs(20));
+    gone.orchestrator.life.pass().await.unwrap();
+    other.orchestrator.life.pass().await.unwrap();
+    other.orchestrator.claim.leases.let_pass(Duration::from_secs(20));
     settle_other().await;
     assert_eq!(site.state(job).await, State::Launching);
 
     // The server has shown no life for long.
-    other.orchestrator.leases.let_pass(Duration::from_mins(1));
+    other.orchestrator.claim.leases.let_pass(Duration::from_mins(1));
     settle_other().await;
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
     assert_eq!((run.state, run.attempt, run.owner), (State::Queued, 2, None));
-    other.orchestrator.launch_once().await.unwrap();
+    other.orchestrator.launch.pass().await.unwrap();
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
-    assert_eq!(run.owner, Some(other.orchestrator.id));
+    assert_eq!(run.owner, Some(other.orchestrator.claim.id()));
     // After its return, the first server finds a sandbox that belongs to none of its jobs.
-    gone.orchestrator.sweep_once().await.unwrap();
+    gone.orchestrator.sweep.pass().await.unwrap();
     assert!(gone.place.list().await.unwrap().is_empty());
 }
 
@@ -844,19 +860,19 @@ async fn every_line_about_a_job_has_its_id() {
     });
     let job = site.launched(&server).await;
     server.place.ends(job);
-    server.orchestrator.watch_once().await.unwrap();
-    server.orchestrator.launch_once().await.unwrap();
-    while server.orchestrator.state().starting.contains(&job) {
+    server.orchestrator.watch.pass().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
+    while server.orchestrator.sandboxes.is_in_hand(job) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.place.ends(job);
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     assert!(site.state(job).await.is_final());
     let unknown = JobId::new();
     let sandbox = server.place.sandboxes.lock().unwrap()[&job].clone();
     server.place.sandboxes.lock().unwrap().insert(unknown, sandbox);
-    server.orchestrator.settle_once().await.unwrap();
-    server.orchestrator.sweep_once().await.unwrap();
+    server.orchestrator.settle.pass().await.unwrap();
+    server.orchestrator.sweep.pass().await.unwrap();
 
     let lines = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -6,41 +6,37 @@
 
 use std::{
     collections::BTreeMap,
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use bytesize::ByteSize;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use kiln_records::{
-    Code, Failure, JobId, Moment, Run, Step,
+    Code, Failure, Step,
     protocol::words,
     run::{How, LOCAL, State, Used},
-    usage::UsageCurve,
 };
 use tracing::Instrument;
 
 use super::{
-    answers::{Asked, in_time},
+    answers::{Asked, Troubles, in_time},
+    bells::Bells,
+    claim::Claim,
+    job_doors::JobDoors,
     job_span,
-    launch::since_launch,
-    live::Live,
-    orchestrator::Orchestrator,
+    live::{Live, LiveJobs},
     places::place_name,
+    row::Jobs,
+    sandboxes::Sandboxes,
+    usage::{Usage, out_of_memory},
 };
 use crate::{
+    config::{CapacitySettings, WatchSettings},
     sandbox::{Evidence, SandboxState},
     settings::Period,
-    store::{StoreError, StoredRun},
+    store::{SharedStore, StoreError, StoredRun},
 };
-
-/// How often a sandbox's usage is measured.
-const MEASURE_EVERY: Duration = Duration::from_secs(5);
-
-/// How often the use of a job over time is stored.
-const KEEP_EVERY: Duration = Duration::from_secs(20);
-
-/// The longest time between two passes that counts for the clocks of jobs.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// How many sandboxes of a place are looked at at the same time.
 const AT_ONCE: usize = 16;
@@ -48,25 +44,47 @@ const AT_ONCE: usize = 16;
 /// How long a launched job may have no sandbox.
 const NO_SANDBOX: Duration = Duration::from_secs(30);
 
-impl Orchestrator {
+/// Watches jobs.
+#[derive(Debug)]
+pub struct Watch {
+    pub(super) store: SharedStore,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) bells: Arc<Bells>,
+    pub(super) live: Arc<LiveJobs>,
+    pub(super) sandboxes: Arc<Sandboxes>,
+    pub(super) usage: Arc<Usage>,
+    pub(super) doors: Arc<JobDoors>,
+    /// When jobs are given up.
+    pub(super) settings: WatchSettings,
+    pub(super) capacity: CapacitySettings,
+    /// The places that do not answer.
+    pub(super) troubles: Mutex<Troubles>,
+}
+
+impl Watch {
+    /// For how long an agent may not be heard.
+    pub fn longest_unheard(&self) -> Duration {
+        self.settings.heartbeat.duration()
+    }
+
     /// Makes one pass over everything that is under way here.
     ///
     /// # Errors
     ///
     /// When the store cannot be read; the next pass starts afresh.
-    pub async fn watch_once(&self) -> Result<(), Failure> {
-        if !self.holds_lease() {
+    pub async fn pass(&self) -> Result<(), Failure> {
+        if !self.claim.holds_lease() {
             return Ok(());
         }
         let open = self.store.open_runs().await?;
-        self.leave_out_pause();
-        let is_open = |job: &JobId| open.iter().any(|stored| stored.job.id == *job);
         // Of other servers' jobs, too, whose agents have called here.
-        self.state().live.retain(|job, _| is_open(job));
+        self.live
+            .begin_pass(|job| open.iter().any(|stored| stored.job.id == *job));
         let mut at: BTreeMap<&str, Vec<&StoredRun>> = BTreeMap::new();
         for stored in &*open {
             let is_under_way = matches!(stored.run.state, State::Launching | State::Running);
-            if is_under_way && self.carries_out(&stored.run) {
+            if is_under_way && self.claim.carries_out(&stored.run) {
                 at.entry(place_name(&stored.run)).or_default().push(stored);
             }
         }
@@ -80,7 +98,8 @@ impl Orchestrator {
         let checks: Vec<_> = jobs.iter().map(|stored| self.check(stored, &asked)).collect();
         let troubles: Vec<_> = stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await?;
         let trouble = troubles.into_iter().flatten().next_back();
-        self.state().troubles.note(place, trouble.as_ref());
+        let mut known = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        known.note(place, trouble.as_ref());
         Ok(())
     }
 
@@ -93,26 +112,13 @@ impl Orchestrator {
             match self.what_is_wrong(stored, asked).await {
                 Ok(None) => Ok(None),
                 Ok(Some(failure)) => {
-                    self.fail_own(stored.job.id, stored.run.attempt, failure).await?;
+                    self.jobs.fail_own(stored.job.id, stored.run.attempt, failure).await?;
                     Ok(None)
                 }
                 Err(trouble) => Ok(Some(trouble)),
             }
         };
         check.instrument(job_span(stored.job.id)).await
-    }
-
-    /// Moves the clocks of all jobs on by the time in which this process could not watch them: it was stopped, or the
-    /// database was away, and their agents could not be heard.
-    fn leave_out_pause(&self) {
-        let mut state = self.state();
-        let pause = state
-            .watched
-            .replace(Instant::now())
-            .map_or(Duration::ZERO, |last| last.elapsed());
-        if pause > LONGEST_PAUSE {
-            state.live.values_mut().for_each(|live| live.leave_out(pause));
-        }
     }
 
     async fn what_is_wrong(&self, stored: &StoredRun, asked: &Asked<'_>) -> Result<Option<Failure>, Failure> {
@@ -122,25 +128,20 @@ impl Orchestrator {
             None => failure,
         };
         let mut clocks = self.clocks(stored);
-        {
-            let mut state = self.state();
-            if state.starting.contains(&job) {
-                // There is no agent yet that could be heard: a toolbox may be on its way to the place, or a machine boots.
-                if let Some(live) = state.live.get_mut(&job) {
-                    live.stand();
-                }
-                return Ok(None);
-            }
+        if self.sandboxes.is_in_hand(job) {
+            // There is no agent yet that could be heard: a toolbox may be on its way to the place, or a machine boots.
+            self.live.of(job, Live::stand);
+            return Ok(None);
         }
         // An earlier process may have started the sandbox: its agent waits for this one.
         self.doors.open(job)?;
         let factor = match run.plan.how {
             How::Native => 1,
-            How::Emulated => self.watch.emulated_factor.max(1),
+            How::Emulated => self.settings.emulated_factor.max(1),
         };
         // The user may take their time; the agent knows how long that may be.
         let waits = run.has_open_shell();
-        if clocks.failure(&self.watch, factor, waits).is_some()
+        if clocks.failure(&self.settings, factor, waits).is_some()
             && let Some(pulse) = self
                 .store
                 .pulse(job)
@@ -151,19 +152,16 @@ impl Orchestrator {
             clocks.unheard = clocks.unheard.min(pulse.unheard);
             clocks.silent = clocks.silent.min(pulse.silent);
         }
-        let state = match asked.ask(self.driver_of(run).look(job)).await {
+        let state = match asked.ask(self.sandboxes.driver_of(run).look(job)).await {
             Ok(state) => state,
             // The agent may still be heard. If it is not, the job goes elsewhere.
             Err(failure) => {
-                if let Some(live) = self.state().live.get_mut(&job)
-                    && let Some(why) = live.waits().map(str::to_owned)
-                {
-                    // It has no agent yet that could be heard.
-                    live.wait(&why);
+                // Without an agent yet that could be heard, it waits on.
+                if self.live.of(job, Live::wait_on).unwrap_or(false) {
                     return Err(failure);
                 }
                 return clocks
-                    .failure(&self.watch, factor, waits)
+                    .failure(&self.settings, factor, waits)
                     .map(at)
                     .map(Some)
                     .ok_or(failure);
@@ -182,7 +180,7 @@ impl Orchestrator {
             }
             SandboxState::Absent => {
                 // The job is launched, but nothing is starting it: the launch loop will.
-                self.wake.launch.notify_one();
+                self.bells.launch.notify_one();
                 return Ok(None);
             }
             SandboxState::Waiting { why, longest } if run.state == State::Launching => {
@@ -190,18 +188,16 @@ impl Orchestrator {
             }
             // Its agent was heard, whatever its place knows of that: a node may be lost before it says what it has started.
             SandboxState::Waiting { .. } | SandboxState::Running => {
-                if let Some(live) = self.state().live.get_mut(&job) {
-                    live.run();
-                }
+                self.live.of(job, Live::run);
             }
         }
-        let failure = match clocks.failure(&self.watch, factor, waits) {
+        let failure = match clocks.failure(&self.settings, factor, waits) {
             Some(failure) if run.state == State::Launching => Some(self.never_called(stored).await.unwrap_or(failure)),
             Some(failure) if failure.code == Code::HeartbeatLost => {
                 Some(self.why_silent(stored).await.unwrap_or(failure))
             }
             Some(failure) => Some(failure),
-            None => over_disk(self.measure(stored, asked).await?, run.plan.needs.disk_limit),
+            None => over_disk(self.usage.measure(stored, asked).await?, run.plan.needs.disk_limit),
         };
         Ok(failure.map(at))
     }
@@ -209,12 +205,12 @@ impl Orchestrator {
     /// Notes why a sandbox has not started, where the job shows it and in the log. Returns the failure when it has waited
     /// too long.
     fn wait(&self, stored: &StoredRun, why: Failure, longest: Duration) -> Option<Failure> {
-        let mut state = self.state();
-        let live = state.live.get_mut(&stored.job.id)?;
-        if live.waits() != Some(&why.detail) {
-            tracing::info!(code = why.code.name(), "the sandbox has not started: {why}");
-        }
-        let waited = live.wait(&why.detail);
+        let waited = self.live.of(stored.job.id, |live| {
+            if live.waits() != Some(&why.detail) {
+                tracing::info!(code = why.code.name(), "the sandbox has not started: {why}");
+            }
+            live.wait(&why.detail)
+        })?;
         (waited > longest).then(|| {
             let detail = format!("the sandbox did not start within {} s: {why}", longest.as_secs());
             Failure { detail, ..why }
@@ -224,7 +220,7 @@ impl Orchestrator {
     /// Why an agent has never called, in its own words. No program of the job has run yet that could put them into its
     /// mouth.
     async fn never_called(&self, stored: &StoredRun) -> Option<Failure> {
-        let driver = self.driver_of(&stored.run);
+        let driver = self.sandboxes.driver_of(&stored.run);
         let words = in_time(place_name(&stored.run), driver.last_words(stored.job.id));
         let words = words.await.ok()?;
         words.iter().rev().find_map(|line| unreachable(line))
@@ -232,99 +228,39 @@ impl Orchestrator {
 
     /// Why an agent is not heard, as its place knows it.
     async fn why_silent(&self, stored: &StoredRun) -> Option<Failure> {
-        let driver = self.driver_of(&stored.run);
+        let driver = self.sandboxes.driver_of(&stored.run);
         let why = in_time(place_name(&stored.run), driver.why_silent(stored.job.id));
         why.await.ok()?
     }
 
     /// The three clocks of a job, started if this process sees it for the first time.
     fn clocks(&self, stored: &StoredRun) -> Clocks {
-        let mut state = self.state();
-        let attempt = stored.run.attempt;
-        let live = state.live.entry(stored.job.id).or_insert_with(|| {
-            if stored.run.state == State::Running {
-                tracing::info!("the job goes on, which an earlier process began");
-            }
-            Live::new(attempt, since_launch(&stored.run))
-        });
-        if live.attempt != attempt {
-            *live = Live::new(attempt, since_launch(&stored.run));
+        if stored.run.state == State::Running && !self.live.has(stored.job.id) {
+            tracing::info!("the job goes on, which an earlier process began");
         }
-        Clocks {
+        self.live.with(stored.job.id, &stored.run, |live| Clocks {
             unheard: live.heard.elapsed(),
             silent: live.progressed.elapsed(),
             since_launch: live.begun.elapsed(),
-        }
-    }
-
-    /// A sandbox's usage, measured at intervals.
-    async fn measure(&self, stored: &StoredRun, asked: &Asked<'_>) -> Result<Used, Failure> {
-        let job = stored.job.id;
-        let known = self.state().live.get(&job).map(|live| (live.measured, live.used));
-        let (measured, used) = known.unwrap_or_default();
-        if measured.is_some_and(|at| at.elapsed() < MEASURE_EVERY) {
-            return Ok(used);
-        }
-        let measured = asked.ask(self.driver_of(&stored.run).usage(job)).await.map(Used::from);
-        if let Some(live) = self.state().live.get_mut(&job) {
-            // What does not answer is not asked again at once.
-            live.measured = Some(Instant::now());
-            live.used = *measured.as_ref().unwrap_or(&used);
-        }
-        if let Ok(used) = measured {
-            // A plot is not worth a job.
-            if let Err(error) = self.draw(stored, used, KEEP_EVERY).await {
-                tracing::warn!("the use of the job over time is not kept: {error}");
-            }
-        }
-        measured
-    }
-
-    /// Adds a measurement to a job's curve, and stores the curve unless that was done less than so long ago.
-    pub(super) async fn draw(&self, stored: &StoredRun, used: Used, every: Duration) -> Result<(), StoreError> {
-        let (job, attempt) = (stored.job.id, stored.run.attempt);
-        let is_new = self.state().live.get(&job).is_none_or(|live| live.curve.is_none());
-        let known = if is_new {
-            // Another process may have begun it.
-            self.store.usage(job).await?.filter(|curve| curve.attempt == attempt)
-        } else {
-            None
-        };
-        let drawn = {
-            let mut state = self.state();
-            let Some(live) = state.live.get_mut(&job).filter(|live| live.attempt == attempt) else {
-                return Ok(());
-            };
-            let begin = || (known.unwrap_or(UsageCurve::new(attempt)), Instant::now());
-            let (curve, kept) = live.curve.get_or_insert_with(begin);
-            curve.note(since_its_launch(&stored.run), used);
-            if kept.elapsed() < every {
-                return Ok(());
-            }
-            *kept = Instant::now();
-            curve.clone()
-        };
-        self.store.put_usage(job, &drawn).await
+        })
     }
 
     /// Ends the job with the most data on disk when the host's own disk is nearly full.
     async fn guard_disk(&self, open: &[StoredRun]) -> Result<(), Failure> {
-        let capacity = self.places.local().capacity().await?;
+        let capacity = self.sandboxes.places.local().capacity().await?;
         let floor = self.capacity.disk_floor.0 / 2;
         let inodes = u64::from(self.capacity.inode_floor) / 2;
         let few_inodes = capacity.inodes_total > 0 && capacity.inodes_free < inodes;
         if capacity.disk_free >= floor && !few_inodes {
             return Ok(());
         }
-        let largest = {
-            let state = self.state();
-            open.iter()
-                .filter(|stored| stored.run.state == State::Running)
-                .filter(|stored| stored.run.plan.place.as_deref() == Some(LOCAL))
-                .filter_map(|stored| Some((stored, state.live.get(&stored.job.id)?.used.disk)))
-                .max_by_key(|(_, disk)| *disk)
-                .map(|(stored, disk)| (stored.job.id, stored.run.attempt, disk))
-        };
+        let largest = open
+            .iter()
+            .filter(|stored| stored.run.state == State::Running)
+            .filter(|stored| stored.run.plan.place.as_deref() == Some(LOCAL))
+            .filter_map(|stored| Some((stored, self.live.of(stored.job.id, |live| live.used.disk)?)))
+            .max_by_key(|(_, disk)| *disk)
+            .map(|(stored, disk)| (stored.job.id, stored.run.attempt, disk));
         let Some((job, attempt, disk)) = largest else {
             return Ok(());
         };
@@ -334,20 +270,12 @@ impl Orchestrator {
             capacity.inodes_free,
             ByteSize(disk)
         );
-        self.fail(job, attempt, Failure::disk_full(detail))
+        self.jobs
+            .fail(job, attempt, Failure::disk_full(detail))
             .instrument(job_span(job))
             .await?;
         Ok(())
     }
-}
-
-/// The time from the launch of an attempt to its end, or to now.
-fn since_its_launch(run: &Run) -> Duration {
-    let until = run.ended.unwrap_or_else(Moment::now).micros();
-    let since = run
-        .launched
-        .map_or(0, |launched| until.saturating_sub(launched.micros()));
-    Duration::from_micros(u64::try_from(since).unwrap_or(0))
 }
 
 /// The time since each of a job's three clocks last started.
@@ -447,13 +375,6 @@ pub(super) fn verdict(evidence: &Evidence, step: Option<Step>) -> Failure {
         evidence.exit_code
     );
     Failure::new(Code::SandboxLost, detail).hint("something killed it; the kernel's log may say what")
-}
-
-/// The failure of a sandbox in which the kernel killed processes for lack of memory.
-pub(super) fn out_of_memory(kills: u64) -> Failure {
-    let detail = format!("the build needed more memory than it may have; the kernel killed {kills} of its processes");
-    Failure::new(Code::OutOfMemory, detail)
-        .hint("allow it more: `job_mem_size` of the job, in GiB, or `--memory` of `kiln build`")
 }
 
 #[cfg(test)]

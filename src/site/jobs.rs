@@ -149,7 +149,7 @@ impl JobService {
 
     /// Carries out jobs until `stop` fires. Sandboxes keep running, and wait for the next server.
     pub(super) async fn run(self, config: &Config, stop: &CancellationToken) {
-        let calls = api::agent::router(self.orchestrator.clone());
+        let calls = api::agent::router(self.orchestrator.desk.clone());
         let traces = self.orchestrator.traces.clone();
         let tracing_jobs = async {
             match &traces {

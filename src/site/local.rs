@@ -246,7 +246,7 @@ impl Local {
         let mut background = self.background();
         let Some(jobs) = background.jobs.take() else { return };
         if let Some(sockets) = background.agents.take() {
-            let calls = api::agent::router(jobs.orchestrator.clone());
+            let calls = api::agent::router(jobs.orchestrator.desk.clone());
             let (stop, config) = (self.stop.clone(), self.config.clone());
             let places = Descriptors::of_this_process().api();
             background.tasks.spawn(async move {
@@ -304,7 +304,7 @@ impl Local {
             }
             let failure = Failure::new(Code::Interrupted, "the build was interrupted");
             // A job that is about to end with its image may do so.
-            let _ = orchestrator.cancel(stored.job.id, failure).await;
+            let _ = orchestrator.jobs.cancel(stored.job.id, failure).await;
         }
         Ok(())
     }
@@ -329,18 +329,18 @@ impl Local {
             return Ok(());
         };
         let until = Instant::now() + longest;
-        while orchestrator.has_remains().await? {
+        while orchestrator.settle.has_remains().await? {
             let runs = self.background().jobs.is_none();
             let pass = if runs {
-                orchestrator.clear_away();
+                orchestrator.jobs.clear_away();
                 Ok(())
             } else {
                 // No loop runs that could do it.
                 async {
-                    orchestrator.live_once().await?;
-                    orchestrator.commit_once().await?;
-                    orchestrator.settle_once().await?;
-                    orchestrator.sweep_once().await
+                    orchestrator.life.pass().await?;
+                    orchestrator.commit.pass().await?;
+                    orchestrator.settle.pass().await?;
+                    orchestrator.sweep.pass().await
                 }
                 .await
             };

@@ -162,7 +162,7 @@ impl Joined {
         } else {
             None
         };
-        let reachable = |jobs: &JobService| api::agent::router(jobs.orchestrator.clone());
+        let reachable = |jobs: &JobService| api::agent::router(jobs.orchestrator.desk.clone());
         let agents = jobs
             .as_ref()
             .filter(|_| config.server.agent_url.is_some() || config.server.peer_url.is_some())
@@ -182,7 +182,7 @@ impl Joined {
             webhooks: Arc::clone(&webhooks),
             met: Met::default(),
             channels: config.catalogue.channels.clone(),
-            boots: orchestrator.as_ref().filter(|_| boots).map(|one| one.id),
+            boots: orchestrator.as_ref().filter(|_| boots).map(|one| one.claim.id()),
             orchestrator: orchestrator.clone(),
         });
         let booter = match orchestrator.clone().filter(|_| boots) {

@@ -59,9 +59,9 @@ pub(super) async fn page(
             .await?
             .filter(|pulse| pulse.attempt == stored.run.attempt),
         usual: web.histories.usual(&web.api, &stored).await?,
-        progress: orchestrator.and_then(|orchestrator| orchestrator.progress(id)),
-        waiting: orchestrator.and_then(|orchestrator| orchestrator.waiting(id)),
-        held_up: orchestrator.and_then(|orchestrator| orchestrator.held_up(id)),
+        progress: orchestrator.and_then(|orchestrator| orchestrator.glance.progress(id)),
+        waiting: orchestrator.and_then(|orchestrator| orchestrator.glance.waiting(id)),
+        held_up: orchestrator.and_then(|orchestrator| orchestrator.glance.held_up(id)),
         curve: store.usage(id).await?,
         artifact,
         stored,

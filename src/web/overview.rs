@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     api::problem::Result,
-    orchestrate::{Orchestrator, PlaceRoom},
+    orchestrate::PlaceRoom,
     store::{Collection, Pulse, Query, Side, StoredRun},
 };
 
@@ -107,7 +107,9 @@ impl Glance {
         running.sort_by_key(|stored| stored.run.launched);
         known.clear();
 
-        let waiting = orchestrator.map(Orchestrator::queue).unwrap_or_default();
+        let waiting = orchestrator
+            .map(|orchestrator| orchestrator.glance.queue())
+            .unwrap_or_default();
         let mut count = waiting.len();
         let mut waiting: Vec<_> = waiting.into_iter().collect();
         waiting.sort_unstable_by_key(|(_, (position, _))| *position);
@@ -129,7 +131,7 @@ impl Glance {
             }
             let id = stored.job.id;
             if stored.run.state == RunState::Queued && known.insert(id) {
-                let waiting = orchestrator.and_then(|orchestrator| orchestrator.waiting(id));
+                let waiting = orchestrator.and_then(|orchestrator| orchestrator.glance.waiting(id));
                 let reason = waiting.map_or_else(|| "it has just come in".to_owned(), |(_, reason)| reason);
                 queue.push((stored, reason));
             }
@@ -153,8 +155,8 @@ impl Glance {
                     .await?
                     .filter(|pulse| pulse.attempt == stored.run.attempt),
                 usual: web.histories.usual(api, &stored).await?,
-                progress: orchestrator.and_then(|orchestrator| orchestrator.progress(id)),
-                held_up: orchestrator.and_then(|orchestrator| orchestrator.held_up(id)),
+                progress: orchestrator.and_then(|orchestrator| orchestrator.glance.progress(id)),
+                held_up: orchestrator.and_then(|orchestrator| orchestrator.glance.held_up(id)),
                 stored,
             });
         }
@@ -170,7 +172,7 @@ impl Glance {
             schedules.push((stored.record, last));
         }
         let rooms = match orchestrator {
-            Some(orchestrator) => orchestrator.rooms().await,
+            Some(orchestrator) => orchestrator.rooms.all().await,
             None => Vec::new(),
         };
         Ok(Self {
@@ -267,7 +269,7 @@ impl Glance {
             .api
             .orchestrator
             .as_ref()
-            .map(|orchestrator| orchestrator.watch.heartbeat.duration());
+            .map(|orchestrator| orchestrator.watch.longest_unheard());
         let now = Moment::now();
         html! {
             @if self.running.is_empty() { p.dim { "No job is running." } }

@@ -41,7 +41,7 @@ pub(super) async fn list(
     let bottom = cut_page(&mut rows).map(|last| (last.position, last.record.id.to_string()));
     let mut sets = Vec::with_capacity(rows.len());
     for stored in rows {
-        let judged = web.api.sets().judge(&stored.record).await?;
+        let judged = web.api.sets().look.judge(&stored.record).await?;
         sets.push(Looked { stored, judged });
     }
     let body = html! {
@@ -74,7 +74,7 @@ pub(super) async fn list(
 pub(super) async fn page(State(web): State<Dashboard>, viewer: Viewer, Path(id): Path<SetId>) -> Result<Html<String>> {
     let store = &web.api.store;
     let stored = store.get_set(id).await?.ok_or_else(Problem::not_found)?;
-    let judged = web.api.sets().judge(&stored.record).await?;
+    let judged = web.api.sets().look.judge(&stored.record).await?;
     let looked = Looked { stored, judged };
     let set = &looked.stored.record;
     let mut channels = Vec::new();

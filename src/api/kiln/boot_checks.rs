@@ -68,7 +68,7 @@ pub(super) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Res
         .link
         .ok_or_else(|| Problem::conflict("The image has no artifacts yet."))?;
     let manifest = hex::encode(Sha256::digest(api.artifacts.manifest_text(&link).await?));
-    let check = api.sets().boot_check(image.id, &manifest).await?;
+    let check = api.sets().checks.boot_check(image.id, &manifest).await?;
     let none = || {
         Problem::new(
             StatusCode::NOT_FOUND,
@@ -100,7 +100,7 @@ pub(super) async fn put(
         checked: Moment::now(),
         by: Principal::name_of(principal),
     };
-    api.sets().keep_check(id, &check, given.console).await?;
+    api.sets().checks.keep_check(id, &check, given.console).await?;
     Ok(Json(check))
 }
 

@@ -164,7 +164,7 @@ async fn page(api: &Api, query: Query) -> crate::store::Result<PageText<Catalogu
                 id: stored.record.id.to_string(),
             });
             let judged = if stored.record.was_complete {
-                sets.judge(&stored.record).await?
+                sets.look.judge(&stored.record).await?
             } else {
                 Vec::new()
             };
@@ -402,7 +402,7 @@ pub(super) async fn found(api: &Api, name: &str, kind: &str, which: &str, arch: 
         }
         _ => return Err(Problem::not_found()),
     };
-    let (set, image, proof) = api.sets().given_out(name, &wanted, arch).await?;
+    let (set, image, proof) = api.sets().catalogue.given_out(name, &wanted, arch).await?;
     Ok(Found {
         set,
         arch,

@@ -93,7 +93,12 @@ pub(super) async fn promote(
 ) -> Answer<Json<Promotion>> {
     let given: Promote = body.read()?;
     let change = change(name, channel, given.after, principal)?;
-    Ok(Json(api.sets().promote(change, &given.version, Moment::now()).await?))
+    Ok(Json(
+        api.sets()
+            .catalogue
+            .promote(change, &given.version, Moment::now())
+            .await?,
+    ))
 }
 
 /// Let a channel lead to the set that it led to before. Once more goes back further.
@@ -108,7 +113,7 @@ pub(super) async fn rollback(
 ) -> Answer<Json<Promotion>> {
     let after = body.read_if_any::<Rollback>()?.and_then(|given| given.after);
     let change = change(name, channel, after, principal)?;
-    Ok(Json(api.sets().roll_back(change, Moment::now()).await?))
+    Ok(Json(api.sets().catalogue.roll_back(change, Moment::now()).await?))
 }
 
 /// Empty a channel. Its history remains.
@@ -121,7 +126,7 @@ pub(super) async fn withdraw(
     Path((name, channel)): Path<(String, String)>,
 ) -> Result<StatusCode> {
     let change = change(name, channel, None, principal)?;
-    api.sets().withdraw(change, Moment::now()).await?;
+    api.sets().catalogue.withdraw(change, Moment::now()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -25,7 +25,7 @@ use crate::{
         Api, lists,
         problem::{Problem, Result},
     },
-    orchestrate::sets::Looked,
+    orchestrate::sets::{Looked, image_of},
     store::{Collection, Query, Side, Sort},
 };
 
@@ -98,7 +98,7 @@ pub(super) async fn os_images(
     let mut images = Vec::new();
     for (looked, arch) in complete(&api, &name).await? {
         let set = &looked.stored.record;
-        let image = looked.image(arch)?;
+        let image = image_of(&looked, arch)?;
         let files = image.proof.iter().flat_map(|proof| &proof.files);
         let mut names = files.map(|file| file.name.as_str());
         let Some(iso) = names.clone().find(|file| file.ends_with("iso")) else {
@@ -230,13 +230,13 @@ async fn complete(api: &Api, name: &str) -> Result<Vec<(Looked, Arch)>> {
     };
     let mut found = Vec::new();
     for stored in api.store.page_sets(&query).await? {
-        let judged = api.sets().judge(&stored.record).await?;
+        let judged = api.sets().look.judge(&stored.record).await?;
         let looked = Looked { stored, judged };
         if looked.state() != SetState::Complete {
             continue;
         }
         let archs: Vec<Arch> = looked.stored.record.members.iter().map(|member| member.arch).collect();
-        let complete = archs.into_iter().filter(|arch| looked.image(*arch).is_ok());
+        let complete = archs.into_iter().filter(|arch| image_of(&looked, *arch).is_ok());
         found.extend(complete.map(|arch| (looked.clone(), arch)));
     }
     Ok(found)
@@ -244,7 +244,7 @@ async fn complete(api: &Api, name: &str) -> Result<Vec<(Looked, Arch)>> {
 
 /// The tags of an image.
 async fn tags(api: &Api, looked: &Looked, arch: Arch) -> Result<BTreeMap<String, String>> {
-    let id = looked.image(arch)?.id;
+    let id = image_of(looked, arch)?.id;
     let image = Collection::<Image>::get(&*api.store, Side::Live, id).await?;
     Ok(image.map(|image| image.record.metadata).unwrap_or_default())
 }

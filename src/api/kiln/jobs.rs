@@ -267,10 +267,10 @@ impl Field for Step {
 impl JobProgress {
     pub(super) fn of(stored: &StoredRun, orchestrator: Option<&Orchestrator>) -> Self {
         let StoredRun { job, run, .. } = stored;
-        let waiting = orchestrator.and_then(|orchestrator| orchestrator.waiting(job.id));
+        let waiting = orchestrator.and_then(|orchestrator| orchestrator.glance.waiting(job.id));
         let (position, reason) = waiting.unzip();
-        let held_up = || orchestrator.and_then(|orchestrator| orchestrator.held_up(job.id));
-        let progress = orchestrator.and_then(|orchestrator| orchestrator.progress(job.id));
+        let held_up = || orchestrator.and_then(|orchestrator| orchestrator.glance.held_up(job.id));
+        let progress = orchestrator.and_then(|orchestrator| orchestrator.glance.progress(job.id));
         let needs = run.plan.needs;
         let is_emulated = run.plan.how == How::Emulated;
         let because = || (!run.plan.why.is_empty()).then(|| run.plan.why.clone());
@@ -359,6 +359,7 @@ pub(in crate::api) async fn cancel(
     let orchestrator = orchestrator(&api)?;
     let who = principal.map_or_else(|| "a user".to_owned(), |Extension(principal)| principal.name);
     match orchestrator
+        .jobs
         .cancel(
             job,
             Failure::new(Code::Cancelled, format!("the job was cancelled by {who}")),
@@ -409,7 +410,7 @@ async fn judge(api: &Api, text: &str, verdict: Verdict) -> Result<Json<JobProgre
     let job = id(text)?;
     carried_out(api, job).await?;
     let orchestrator = orchestrator(api)?;
-    match orchestrator.judge(job, verdict).await {
+    match orchestrator.jobs.judge(job, verdict).await {
         Ok(Some(stored)) => Ok(Json(JobProgress::of(&stored, Some(orchestrator)))),
         Ok(None) => Err(Problem::not_found()),
         Err(Ended::Already(_)) => Err(Problem::conflict("The job has no shell that is open.")),

@@ -18,7 +18,6 @@ use crate::{
         Api,
         problem::{Problem, Result},
     },
-    orchestrate::Orchestrator,
     store::StoredRun,
 };
 
@@ -123,7 +122,9 @@ struct PlaceNow {
 pub(in crate::api) async fn get(State(api): State<Api>) -> Result<Json<Overview>> {
     let open = api.store.open_runs().await?;
     let orchestrator = api.orchestrator.as_deref();
-    let mut waits = orchestrator.map(Orchestrator::queue).unwrap_or_default();
+    let mut waits = orchestrator
+        .map(|orchestrator| orchestrator.glance.queue())
+        .unwrap_or_default();
     let (mut queue, mut jobs) = (Vec::new(), Vec::new());
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     for stored in &*open {
@@ -132,7 +133,7 @@ pub(in crate::api) async fn get(State(api): State<Api>) -> Result<Json<Overview>
             Is::Launching | Is::Running | Is::Committing => jobs.push(stored),
             Is::Success | Is::Failed(_) => {}
         }
-        let is_here = orchestrator.is_some_and(|orchestrator| orchestrator.reaches(&stored.run));
+        let is_here = orchestrator.is_some_and(|orchestrator| orchestrator.sandboxes.reaches(&stored.run));
         if stored.run.holds_place() && is_here {
             *held
                 .entry(stored.run.plan.place.as_deref().unwrap_or(LOCAL))
@@ -186,7 +187,7 @@ async fn running_job(api: &Api, StoredRun { job, run, .. }: &StoredRun) -> Resul
     // Any server may have heard it.
     let pulse = api.store.pulse(job.id).await?;
     let pulse = pulse.filter(|pulse| pulse.attempt == run.attempt);
-    let progress = orchestrator.and_then(|orchestrator| orchestrator.progress(job.id));
+    let progress = orchestrator.and_then(|orchestrator| orchestrator.glance.progress(job.id));
     Ok(RunningJob {
         id: job.id.0,
         name: job.image_root_archive_name.clone(),
@@ -199,7 +200,7 @@ async fn running_job(api: &Api, StoredRun { job, run, .. }: &StoredRun) -> Resul
         attempt: run.attempt,
         started: run.launched,
         heard_s: pulse.map(|pulse| Duration::as_secs(&pulse.unheard)),
-        waits: orchestrator.and_then(|orchestrator| orchestrator.held_up(job.id)),
+        waits: orchestrator.and_then(|orchestrator| orchestrator.glance.held_up(job.id)),
     })
 }
 

@@ -150,7 +150,7 @@ pub(super) async fn list(State(api): State<Api>, list: ListQuery<SetDetails>) ->
                 position,
             } in api.store.page_sets(&more).await?
             {
-                let judged = sets.judge(&record).await?;
+                let judged = sets.look.judge(&record).await?;
                 let stored = Stored {
                     record,
                     revision,
@@ -186,7 +186,7 @@ pub(super) async fn create(
 #[utoipa::path(get, path = "/sets/{id}", tag = "sets", params(("id" = String, Path, description = "The id of the record")),
     responses((status = 200, body = SetDetails), (status = 404, body = Problem)))]
 pub(super) async fn get(State(api): State<Api>, Path(text): Path<String>) -> Result<Json<SetDetails>> {
-    let looked = api.sets().look(id(&text)?, Moment::now()).await?;
+    let looked = api.sets().look.look(id(&text)?, Moment::now()).await?;
     Ok(Json(looked.ok_or_else(Problem::not_found)?.into()))
 }
 

@@ -11,8 +11,8 @@ use kiln_records::{
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::{Asker, NewJob, NewRun, Refusal};
-use crate::orchestrate::admit::Asked;
+use super::{Asker, NewJob, Refusal, plan::Plans};
+use crate::orchestrate::{admit::Asked, intake::NewRun};
 
 /// A build as its user describes it. An absent option was not given.
 #[derive(Debug, Clone)]
@@ -45,62 +45,60 @@ pub struct ArchiveJob {
     pub options: JobOptions,
 }
 
-impl Asker {
-    /// Makes the job, then stores the archive: a process that dies in between leaves a job that is cleared away, rather
-    /// than an object that belongs to nothing. The job must not be launched before this returns.
-    pub(super) async fn build(&self, id: JobId, build: ArchiveJob, who: Option<String>) -> Result<Job, Refusal> {
-        /// Bytes per GiB.
-        const GIB: u64 = 1 << 30;
-        let orchestrator = self.orchestrator()?;
-        let gib = |bytes: Option<u64>| bytes.map(|bytes| u32::try_from(bytes.div_ceil(GIB)).unwrap_or(u32::MAX));
-        let options = JobOptions {
-            build_env_size: gib(build.disk),
-            job_mem_size: gib(build.memory),
-            ..build.options
-        };
-        let new = NewJob {
-            job_type: JobType::Create,
-            artifact_id: history_id(&build.recipe_name),
-            public_key_id: None,
-            image_root_archive_name: build.image_name,
-            enable_debug: false,
-            shells: Vec::new(),
-            changes: Vec::new(),
-            options,
-        };
-        let job = self.record(id, &new, build.arch, build.own_kernel);
-        let run = NewRun {
-            recipe: self.artifacts.recipe_path(id),
-            values: build.values,
-            template_mode: build.template_mode,
-            squashfs: build.squashfs,
-            repos_timeout_s: Some(build.repos_timeout_s),
-            keep: build.keep,
-            own_kernel: build.own_kernel,
-            twins: new.options.twins,
-            verify_twins: new.options.verify_twins.unwrap_or_default(),
-            cache: new.options.cache,
-            cache_from: self.known_image(&new.options).await?,
-            locked: new.options.locked.unwrap_or_default(),
-            profiles: new.options.profiles.clone().unwrap_or_default(),
-            additions: new.options.additions(),
-            epoch: new.options.dating().epoch(Dating::default()),
-            kernel_required: new.options.kernel_file_name.is_some(),
-            asked: Asked {
-                disk: build.disk,
-                memory: build.memory,
-                usual_disk: u64::from(self.jobs.default_image_size_gib) * GIB,
-                usual_memory: u64::from(self.jobs.default_mem_size_gib) * GIB,
-            },
-            who,
-            ..NewRun::default()
-        };
-        let job = orchestrator.accept(job, run).await?;
-        if let Err(failure) = self.artifacts.put_recipe(id, build.archive).await {
-            orchestrator.fail(id, 1, failure).await?;
-        }
-        Ok(job)
+/// Makes the job of an archive, then stores the archive: a process that dies in between leaves a job that is cleared away, rather
+/// than an object that belongs to nothing. The job must not be launched before this returns.
+pub(super) async fn build(asker: &Asker, id: JobId, build: ArchiveJob, who: Option<String>) -> Result<Job, Refusal> {
+    /// Bytes per GiB.
+    const GIB: u64 = 1 << 30;
+    let orchestrator = asker.orchestrator()?;
+    let gib = |bytes: Option<u64>| bytes.map(|bytes| u32::try_from(bytes.div_ceil(GIB)).unwrap_or(u32::MAX));
+    let options = JobOptions {
+        build_env_size: gib(build.disk),
+        job_mem_size: gib(build.memory),
+        ..build.options
+    };
+    let new = NewJob {
+        job_type: JobType::Create,
+        artifact_id: history_id(&build.recipe_name),
+        public_key_id: None,
+        image_root_archive_name: build.image_name,
+        enable_debug: false,
+        shells: Vec::new(),
+        changes: Vec::new(),
+        options,
+    };
+    let job = Plans(asker).record(id, &new, build.arch, build.own_kernel);
+    let run = NewRun {
+        recipe: asker.artifacts.recipe_path(id),
+        values: build.values,
+        template_mode: build.template_mode,
+        squashfs: build.squashfs,
+        repos_timeout_s: Some(build.repos_timeout_s),
+        keep: build.keep,
+        own_kernel: build.own_kernel,
+        twins: new.options.twins,
+        verify_twins: new.options.verify_twins.unwrap_or_default(),
+        cache: new.options.cache,
+        cache_from: Plans(asker).known_image(&new.options).await?,
+        locked: new.options.locked.unwrap_or_default(),
+        profiles: new.options.profiles.clone().unwrap_or_default(),
+        additions: new.options.additions(),
+        epoch: new.options.dating().epoch(Dating::default()),
+        kernel_required: new.options.kernel_file_name.is_some(),
+        asked: Asked {
+            disk: build.disk,
+            memory: build.memory,
+            usual_disk: u64::from(asker.jobs.default_image_size_gib) * GIB,
+            usual_memory: u64::from(asker.jobs.default_mem_size_gib) * GIB,
+        },
+        who,
+        ..NewRun::default()
+    };
+    let job = orchestrator.intake.accept(job, run).await?;
+    if let Err(failure) = asker.artifacts.put_recipe(id, build.archive).await {
+        orchestrator.jobs.fail(id, 1, failure).await?;
     }
+    Ok(job)
 }
 
 /// An id for all builds of a recipe by its name: what they used tells what the next one will need.

@@ -5,11 +5,8 @@
 //! the settings are decided here, once: for example, the architecture is that of the recipe or image. A server that
 //! carries jobs out gives the job a plan, and nothing in the plan is guessed again later.
 
-mod accept;
-mod again;
 mod archive;
 mod plan;
-mod refusal;
 
 use std::{future::Future, sync::Arc};
 
@@ -19,12 +16,9 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 pub use self::archive::ArchiveJob;
-pub use self::refusal::{Referred, Refusal};
-pub(super) use self::{
-    accept::{HISTORY, NewRun},
-    again::record_like,
-};
-use super::{met::Met, orchestrator::Orchestrator};
+use self::plan::Plans;
+pub use super::refusal::{Referred, Refusal};
+use super::{intake::NewRun, met::Met, orchestrator::Orchestrator};
 use crate::{
     artifacts::ArtifactStore,
     config::{ChannelRule, JobSettings},
@@ -122,8 +116,8 @@ impl Asker {
     pub async fn ask(&self, id: JobId, ask: Ask, who: Option<String>) -> Result<Job, Refusal> {
         match ask {
             Ask::New(new) => self.make(id, *new, who).await,
-            Ask::Archive(build) => self.build(id, *build, who).await,
-            Ask::Again { old, from } => self.orchestrator()?.again(id, &old, from, who).await,
+            Ask::Archive(build) => archive::build(self, id, *build, who).await,
+            Ask::Again { old, from } => self.orchestrator()?.repeats.again(id, &old, from, who).await,
         }
     }
 
@@ -138,6 +132,11 @@ impl Asker {
             most: Some(self.most_records),
         };
         Ok(allowance.scope(work).await)
+    }
+
+    /// Makes the checks of a new job, and derives what follows from them.
+    pub(super) async fn plan(&self, id: JobId, new: &NewJob) -> Result<(Job, NewRun), Refusal> {
+        Plans(self).of(id, new).await
     }
 
     async fn make(&self, id: JobId, new: NewJob, who: Option<String>) -> Result<Job, Refusal> {
@@ -156,7 +155,7 @@ impl Asker {
             if let Some(base) = &mut run.image {
                 base.changes = self.keep(id, new.changes).await?;
             }
-            orchestrator.accept(job, run).await
+            orchestrator.intake.accept(job, run).await
         };
         let made = made.await;
         if made.is_err() && has_changes {

@@ -12,9 +12,9 @@ use kiln_records::{
 };
 use uuid::Uuid;
 
-use super::{AskedShell, Asker, NewJob, NewRun, Referred, Refusal};
+use super::{AskedShell, Asker, NewJob, Referred, Refusal};
 use crate::{
-    orchestrate::admit::Asked,
+    orchestrate::{admit::Asked, intake::NewRun},
     store::{Collection, Side},
 };
 
@@ -39,9 +39,13 @@ struct Start {
     image: Option<BaseImage>,
 }
 
-impl Asker {
+/// Plans jobs by what an asker knows. Writes nothing.
+#[derive(Debug)]
+pub(super) struct Plans<'a>(pub(super) &'a Asker);
+
+impl Plans<'_> {
     /// Makes the checks in IMS's order, and derives what follows from them.
-    pub(in crate::orchestrate) async fn plan(&self, id: JobId, new: &NewJob) -> Result<(Job, NewRun), Refusal> {
+    pub(super) async fn of(&self, id: JobId, new: &NewJob) -> Result<(Job, NewRun), Refusal> {
         if new.job_type == JobType::Create && !new.shells.is_empty() {
             return Err(Refusal::ShellOfCreate);
         }
@@ -60,7 +64,7 @@ impl Asker {
         };
         let mut keys = None;
         if let Some(id) = new.public_key_id {
-            let key = Collection::<PublicKey>::get(&*self.store, Side::Live, id).await?;
+            let key = Collection::<PublicKey>::get(&*self.0.store, Side::Live, id).await?;
             let unknown = || Refusal::Unknown(Referred::PublicKey, id.into());
             keys = Some(key.ok_or_else(unknown)?.record.public_key);
         }
@@ -82,8 +86,8 @@ impl Asker {
             asked: Asked {
                 disk: options.build_env_size.map(gib),
                 memory: options.job_mem_size.map(gib),
-                usual_disk: gib(self.jobs.default_image_size_gib),
-                usual_memory: gib(self.jobs.default_mem_size_gib),
+                usual_disk: gib(self.0.jobs.default_image_size_gib),
+                usual_memory: gib(self.0.jobs.default_mem_size_gib),
             },
             recipe: start.recipe,
             values: start.values,
@@ -98,17 +102,17 @@ impl Asker {
         let Some(id) = options.cache_from else {
             return Ok(None);
         };
-        let image = Collection::<Image>::get(&*self.store, Side::Live, id).await?;
+        let image = Collection::<Image>::get(&*self.0.store, Side::Live, id).await?;
         image.ok_or(Refusal::Unknown(Referred::Image, id.into()))?;
         Ok(Some(id))
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Start, Refusal> {
-        let recipe = Collection::<Recipe>::get(&*self.store, Side::Live, id).await?;
+        let recipe = Collection::<Recipe>::get(&*self.0.store, Side::Live, id).await?;
         let unknown = || Refusal::Unknown(Referred::Recipe, id.into());
         let recipe = recipe.ok_or_else(unknown)?.record;
         let link = linked(Referred::Recipe, recipe.link.as_ref())?;
-        self.artifacts.must_exist(&link.path).await?;
+        self.0.artifacts.must_exist(&link.path).await?;
         if recipe.recipe_type == RecipeType::Packer {
             return Err(Refusal::Packer);
         }
@@ -128,14 +132,14 @@ impl Asker {
     }
 
     async fn image(&self, id: ImageId) -> Result<Start, Refusal> {
-        let image = Collection::<Image>::get(&*self.store, Side::Live, id).await?;
+        let image = Collection::<Image>::get(&*self.0.store, Side::Live, id).await?;
         let unknown = || Refusal::Unknown(Referred::Image, id.into());
         let image = image.ok_or_else(unknown)?.record;
         let link = linked(Referred::Image, image.link.as_ref())?;
-        let rootfs = self.artifacts.check_rootfs(link).await?;
+        let rootfs = self.0.artifacts.check_rootfs(link).await?;
         Ok(Start {
             arch: image.arch,
-            own_kernel: self.jobs.enable_dkms,
+            own_kernel: self.0.jobs.enable_dkms,
             twins: None,
             cache: None,
             dating: Dating::default(),
@@ -167,8 +171,8 @@ impl Asker {
             public_key_id: new.public_key_id.unwrap_or(PublicKeyId(Uuid::nil())),
             image_root_archive_name: new.image_root_archive_name.clone(),
             enable_debug: new.enable_debug,
-            build_env_size: options.build_env_size.unwrap_or(self.jobs.default_image_size_gib),
-            job_mem_size: options.job_mem_size.unwrap_or(self.jobs.default_mem_size_gib),
+            build_env_size: options.build_env_size.unwrap_or(self.0.jobs.default_image_size_gib),
+            job_mem_size: options.job_mem_size.unwrap_or(self.0.jobs.default_mem_size_gib),
             kernel_file_name: said(&options.kernel_file_name, arch.kernel_file_name()),
             initrd_file_name: said(&options.initrd_file_name, "initrd"),
             kernel_parameters_file_name: said(&options.kernel_parameters_file_name, "kernel-parameters"),
@@ -183,7 +187,7 @@ impl Asker {
             kubernetes_configmap: name("configmap"),
             kubernetes_pvc: name("job-claim"),
             kubernetes_secret: None,
-            kubernetes_namespace: self.jobs.namespace.clone(),
+            kubernetes_namespace: self.0.jobs.namespace.clone(),
             remote_build_node: String::new(),
         }
     }
@@ -203,8 +207,8 @@ impl Asker {
             (JobType::Customize, _) => new.shells.clone(),
         };
         let at = |host: String| Connection { host, port: 22 };
-        let outside = format!("{id}.ims.{}.{}", self.jobs.access_subnet, self.jobs.access_domain);
-        let inside = format!("cray-ims-{id}-service.{}.svc.cluster.local", self.jobs.namespace);
+        let outside = format!("{id}.ims.{}.{}", self.0.jobs.access_subnet, self.0.jobs.access_domain);
+        let inside = format!("cray-ims-{id}-service.{}.svc.cluster.local", self.0.jobs.namespace);
         let container = |AskedShell { name, jail }| SshContainer {
             name,
             jail,

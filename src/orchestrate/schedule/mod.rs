@@ -25,6 +25,7 @@ use kiln_records::{
 };
 use tokio::sync::Notify;
 
+use self::work::Works;
 use super::ask::Asker;
 use crate::{
     metrics,
@@ -50,6 +51,7 @@ const TRIES: u32 = 10;
 #[derive(Debug)]
 pub struct Scheduler {
     asker: Arc<Asker>,
+    works: Works,
     woken: Arc<Notify>,
 }
 
@@ -57,7 +59,8 @@ impl Scheduler {
     /// A scheduler whose jobs are made by this asker; the schedules are in the asker's store. `woken` is rung when a
     /// schedule was changed.
     pub fn new(asker: Arc<Asker>, woken: Arc<Notify>) -> Self {
-        Self { asker, woken }
+        let works = Works { asker: asker.clone() };
+        Self { asker, works, woken }
     }
 
     fn store(&self) -> &SharedStore {
@@ -236,7 +239,7 @@ impl Scheduler {
         }
         let verdict = overlap::decide(schedule.overlap, &waiting, &unfinished);
         for work in verdict.cancel {
-            if let Err(failure) = self.cancel(work).await {
+            if let Err(failure) = self.works.cancel(work).await {
                 tracing::warn!(
                     schedule.id = %schedule.id, code = failure.code.name(), hint = failure.hint,
                     "the {work} was not cancelled, which is to be replaced: {failure}"
@@ -258,7 +261,7 @@ impl Scheduler {
     /// Makes the job or set of a tick, and notes the outcome.
     async fn make(&self, schedule: &Schedule, tick: Tick, now: Moment) -> Result<Tick, Failure> {
         let Some(work) = tick.work() else { return Ok(tick) };
-        let making = self.make_work(schedule, &tick, work);
+        let making = self.works.make(schedule, &tick, work);
         let made = self.asker.on_behalf_of(Maker::Schedule(schedule.id), making).await;
         let tick = match made.unwrap_or_else(|error| Err(error.into())) {
             Ok(()) => tick.now(Outcome::Made),
@@ -284,7 +287,7 @@ impl Scheduler {
 
     /// Whether a run's work has ended, as far as that can be known now.
     async fn is_over(&self, work: Work) -> bool {
-        self.has_ended(work).await.unwrap_or_else(|error| {
+        self.works.has_ended(work).await.unwrap_or_else(|error| {
             let failure = Failure::from(error);
             tracing::warn!(
                 code = failure.code.name(),

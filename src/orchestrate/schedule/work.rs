@@ -9,22 +9,28 @@ use kiln_records::{
     set::{Attempt, AttemptState},
 };
 
-use super::{Scheduler, unless_stale};
+use super::unless_stale;
 use crate::{
     orchestrate::{
-        ask::{Ask, NewJob},
+        ask::{Ask, Asker, NewJob},
         sets::{NewSet, SetRefusal, Sets, Source, Wanted},
     },
     store::{Collection, Side, StoreError},
 };
 
-impl Scheduler {
+/// What the runs of schedules make.
+#[derive(Debug, Clone)]
+pub(super) struct Works {
+    pub(super) asker: Arc<Asker>,
+}
+
+impl Works {
     /// Makes what a tick makes, unless that already exists.
-    pub(super) async fn make_work(&self, schedule: &Schedule, tick: &Tick, work: Work) -> Result<(), Failure> {
+    pub(super) async fn make(&self, schedule: &Schedule, tick: &Tick, work: Work) -> Result<(), Failure> {
         let who = Some(format!("schedule {}", schedule.name));
         match work {
             Work::Job(id) => {
-                if self.store().get_job(id).await?.is_some() {
+                if self.asker.store.get_job(id).await?.is_some() {
                     return Ok(());
                 }
                 let new = self.new_job(schedule, tick).await?;
@@ -32,19 +38,19 @@ impl Scheduler {
                 match Box::pin(asked).await {
                     Ok(_) => Ok(()),
                     // Another server was faster.
-                    Err(_) if self.store().get_job(id).await?.is_some() => Ok(()),
+                    Err(_) if self.asker.store.get_job(id).await?.is_some() => Ok(()),
                     Err(refusal) => Err(refusal.into()),
                 }
             }
             Work::Set(id) => {
-                if self.store().get_set(id).await?.is_some() {
+                if self.asker.store.get_set(id).await?.is_some() {
                     return Ok(());
                 }
                 let new = self.new_set(schedule, tick).await?;
                 let sets = Sets::new(Arc::clone(&self.asker));
                 match Box::pin(sets.create_as(id, new, who, tick.fired)).await {
                     Ok(_) => Ok(()),
-                    Err(_) if self.store().get_set(id).await?.is_some() => Ok(()),
+                    Err(_) if self.asker.store.get_set(id).await?.is_some() => Ok(()),
                     Err(refusal @ SetRefusal::Exists { .. }) => Err(unusable(refusal.to_string())),
                     Err(refusal) => Err(refusal.into()),
                 }
@@ -109,7 +115,7 @@ impl Scheduler {
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Recipe, Failure> {
-        let recipe = Collection::<Recipe>::get(&**self.store(), Side::Live, id).await?;
+        let recipe = Collection::<Recipe>::get(&*self.asker.store, Side::Live, id).await?;
         let recipe = recipe.ok_or_else(|| unusable(format!("There is no recipe with the id {id}.")))?;
         Ok(recipe.record)
     }
@@ -119,7 +125,7 @@ impl Scheduler {
         match work {
             Work::Job(job) => self.cancel_job(job).await,
             Work::Set(set) => {
-                if let Some(stored) = self.store().get_set(set).await? {
+                if let Some(stored) = self.asker.store.get_set(set).await? {
                     for attempt in last_attempts(&stored.record) {
                         self.cancel_job(attempt.job_id).await?;
                     }
@@ -133,6 +139,7 @@ impl Scheduler {
         if let Some(orchestrator) = &self.asker.orchestrator {
             // A job that has ended or does not exist need not be cancelled.
             let _ = orchestrator
+                .jobs
                 .cancel(
                     id,
                     Failure::new(Code::Cancelled, "a later run of its schedule takes its place"),
@@ -141,13 +148,13 @@ impl Scheduler {
             return Ok(());
         }
         // Another program carries the job out, and sees the change in its record.
-        while let Some(stored) = self.store().get_job(id).await? {
+        while let Some(stored) = self.asker.store.get_job(id).await? {
             let mut job = stored.record;
             if job.status.is_final() {
                 break;
             }
             job.status = JobStatus::Error;
-            if unless_stale(self.store().replace_job(&job, stored.revision).await)? {
+            if unless_stale(self.asker.store.replace_job(&job, stored.revision).await)? {
                 break;
             }
         }
@@ -159,7 +166,7 @@ impl Scheduler {
         match work {
             Work::Job(job) => self.has_job_ended(job).await,
             Work::Set(set) => {
-                let Some(stored) = self.store().get_set(set).await? else {
+                let Some(stored) = self.asker.store.get_set(set).await? else {
                     return Ok(true);
                 };
                 for attempt in last_attempts(&stored.record) {
@@ -175,7 +182,7 @@ impl Scheduler {
     }
 
     async fn has_job_ended(&self, job: JobId) -> Result<bool, StoreError> {
-        let stored = self.store().get_job(job).await?;
+        let stored = self.asker.store.get_job(job).await?;
         Ok(stored.is_none_or(|stored| stored.record.status.is_final()))
     }
 }

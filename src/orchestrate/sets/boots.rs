@@ -18,7 +18,7 @@ use crate::{
     artifacts::{BootSource, NoBootSource, Scratch, Unusable},
     boot::{self, parameters, verdict::Until},
     config::BootCheckSettings,
-    orchestrate::{launch::RoomForBoot, orchestrator::Orchestrator},
+    orchestrate::{orchestrator::Orchestrator, rooms::RoomForBoot},
     sandbox::namespace::{Bootable, NamespaceDriver, ROOT_DEVICE, memory_of_host},
     store::StoreError,
 };
@@ -28,9 +28,6 @@ const EVERY: Duration = Duration::from_secs(3);
 
 /// The pause after a search that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
-
-/// How long a turn lasts before the boot begins.
-const TO_BEGIN: Duration = Duration::from_mins(1);
 
 /// How long a turn lasts beyond the longest boot: for the download, and for keeping the result.
 const BESIDE_BOOT: Duration = Duration::from_mins(15);
@@ -67,20 +64,6 @@ enum Outcome {
     Later,
     /// This server cannot boot the image.
     Cannot(Failure),
-}
-
-impl Sets {
-    /// Whose turn it is to boot an image: the server's that had it and still has time, or this one's, if it boots images.
-    pub(super) fn boot_turn(&self, turn: Option<BootTurn>, now: Moment) -> Option<BootTurn> {
-        turn.filter(|turn| turn.until > now).or_else(|| {
-            let server = self.asker.boots?;
-            Some(BootTurn {
-                server,
-                until: now.plus(TO_BEGIN),
-                why_not: None,
-            })
-        })
-    }
 }
 
 impl Booter {
@@ -141,7 +124,7 @@ impl Booter {
             Outcome::Checked(check, console) => {
                 let console = Some(console).filter(|console| !console.is_empty());
                 let (up, detail) = (check.up, check.detail.clone());
-                match self.sets.keep_check(id, &check, console).await {
+                match self.sets.checks.keep_check(id, &check, console).await {
                     Ok(()) => tracing::info!(image.id = %id, up, detail, "an image was booted"),
                     Err(NotKept::Unusable(Unusable::S3(failure))) => return Err(failure),
                     Err(NotKept::Store(error)) => return Err(error.into()),
@@ -149,7 +132,7 @@ impl Booter {
                     Err(why) => tracing::debug!(image.id = %id, "a boot is of no use: {why}"),
                 }
                 // Whatever became of the image, this ends the turn: otherwise it would be booted again and again.
-                self.sets.look(candidate.set, Moment::now()).await?;
+                self.sets.look.look(candidate.set, Moment::now()).await?;
             }
             Outcome::Later => {}
             Outcome::Cannot(failure) => {
@@ -167,7 +150,7 @@ impl Booter {
     /// An image that this server is to boot: in a set that is looked at soon, as every set is that waits for a boot.
     async fn find(&self) -> Result<Option<Candidate>, StoreError> {
         let soon = Moment::now().plus(BOOTING);
-        let sets = self.sets.store().sets_to_look_at(soon, SEARCHED).await?;
+        let sets = self.sets.look.asker.store.sets_to_look_at(soon, SEARCHED).await?;
         let mut waiting = sets.into_iter().flat_map(|stored| self.candidates(stored.record));
         Ok(waiting.next())
     }
@@ -189,7 +172,7 @@ impl Booter {
     }
 
     fn has(&self, turn: &BootTurn) -> bool {
-        turn.server == self.orchestrator.id && turn.why_not.is_none()
+        turn.server == self.orchestrator.claim.id() && turn.why_not.is_none()
     }
 
     /// Boots an image, if there is room for that and this server still has its turn.
@@ -242,7 +225,7 @@ impl Booter {
             disk,
             disk_limit: disk,
         };
-        self.orchestrator.room_for_boot(needs).await
+        self.orchestrator.rooms.room_for_boot(needs).await
     }
 
     /// Makes this server's turn last so long from now, or says why the server does not use it. Returns whether the server still has
@@ -253,7 +236,7 @@ impl Booter {
         lasts: Duration,
         why_not: Option<String>,
     ) -> Result<bool, StoreError> {
-        let store = self.sets.store();
+        let store = &self.sets.look.asker.store;
         for _ in 0..TRIES {
             let Some(stored) = store.get_set(candidate.set).await? else {
                 return Ok(false);

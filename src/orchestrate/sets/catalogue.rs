@@ -1,6 +1,8 @@
 //! The catalogue: finds complete sets by name and version or channel, and changes the channels. It reads and writes rows of
 //! the store; a set that is promoted is looked at in S3 first.
 
+use std::sync::Arc;
+
 use kiln_records::{
     ImageId, ImageSet, Moment,
     arch::Arch,
@@ -12,8 +14,11 @@ use kiln_records::{
     },
 };
 
-use super::{Looked, Sets};
-use crate::store::{StoreError, Stored};
+use super::{Looked, look::Look, requirements::Requirements};
+use crate::{
+    orchestrate::ask::Asker,
+    store::{StoreError, Stored},
+};
 
 /// The number of sets read at once in search of one that is still complete.
 const PAGE: u32 = 8;
@@ -117,45 +122,50 @@ pub struct ChannelChange {
     pub by: Option<String>,
 }
 
-impl Looked {
-    /// The image of an architecture, if it is complete.
-    ///
-    /// # Errors
-    ///
-    /// Which architectures there are.
-    pub fn image(&self, arch: Arch) -> Result<&SetImage, CatalogueRefusal> {
-        let complete = || {
-            let pairs = self.stored.record.members.iter().zip(&self.judged);
-            pairs.filter(|(_, judged)| judged.state == ArchState::Complete)
-        };
-        let mut found = complete().filter(|(member, _)| member.arch == arch);
-        let image = found.next().and_then(|(member, _)| member.image.as_ref());
-        image.ok_or_else(|| CatalogueRefusal::NoArch {
-            name: self.stored.record.name.clone(),
-            version: self.stored.record.version.clone(),
-            asked: arch,
-            there: complete().map(|(member, _)| member.arch).collect(),
-        })
-    }
-
-    /// The set, if it is complete.
-    fn complete(self) -> Result<Self, CatalogueRefusal> {
-        let state = self.state();
-        if state == SetState::Complete {
-            return Ok(self);
-        }
-        let remarks = state::remarks(&self.stored.record, &self.judged);
-        let ImageSet { name, version, .. } = self.stored.record;
-        Err(CatalogueRefusal::Incomplete {
-            name,
-            version,
-            state,
-            remarks,
-        })
-    }
+/// The image of an architecture, if it is complete.
+///
+/// # Errors
+///
+/// Which architectures there are.
+pub fn image_of(looked: &Looked, arch: Arch) -> Result<&SetImage, CatalogueRefusal> {
+    let complete = || {
+        let pairs = looked.stored.record.members.iter().zip(&looked.judged);
+        pairs.filter(|(_, judged)| judged.state == ArchState::Complete)
+    };
+    let mut found = complete().filter(|(member, _)| member.arch == arch);
+    let image = found.next().and_then(|(member, _)| member.image.as_ref());
+    image.ok_or_else(|| CatalogueRefusal::NoArch {
+        name: looked.stored.record.name.clone(),
+        version: looked.stored.record.version.clone(),
+        asked: arch,
+        there: complete().map(|(member, _)| member.arch).collect(),
+    })
 }
 
-impl Sets {
+/// The set, if it is complete.
+fn complete(looked: Looked) -> Result<Looked, CatalogueRefusal> {
+    let state = looked.state();
+    if state == SetState::Complete {
+        return Ok(looked);
+    }
+    let remarks = state::remarks(&looked.stored.record, &looked.judged);
+    let ImageSet { name, version, .. } = looked.stored.record;
+    Err(CatalogueRefusal::Incomplete {
+        name,
+        version,
+        state,
+        remarks,
+    })
+}
+
+/// The sets as their users ask for them, and the channels that lead to some.
+#[derive(Debug, Clone)]
+pub struct Catalogue {
+    pub(super) asker: Arc<Asker>,
+    pub(super) look: Look,
+}
+
+impl Catalogue {
     /// The image of an architecture in the complete set of a name and version, or in the one that a channel leads to, by the last
     /// look and the records now. Whatever has become of the set since its promotion: the image has what the channel requires.
     ///
@@ -169,7 +179,7 @@ impl Sets {
         arch: Arch,
     ) -> Result<(ImageSet, SetImage, Proof), CatalogueRefusal> {
         let looked = self.resolve(name, which).await?;
-        let image = looked.image(arch)?.clone();
+        let image = image_of(&looked, arch)?.clone();
         if let Which::Channel(channel) = which {
             let given = |image: &&Member| image.arch == arch;
             self.must_meet(channel, &looked, given).await?;
@@ -182,17 +192,17 @@ impl Sets {
         let stored = match which {
             Which::Channel(channel) if channel == LATEST => return self.newest(name).await,
             Which::Version(version) => {
-                let found = self.store().set_of_version(name, version).await?;
+                let found = self.asker.store.set_of_version(name, version).await?;
                 found.ok_or_else(|| CatalogueRefusal::NoVersion(name.to_owned(), version.clone()))?
             }
             Which::Channel(channel) => {
                 let empty = || CatalogueRefusal::NoChannel(name.to_owned(), channel.clone());
-                let now = self.store().channel(name, channel).await?;
+                let now = self.asker.store.channel(name, channel).await?;
                 let id = now.and_then(|now| now.set_id).ok_or_else(empty)?;
-                self.store().get_set(id).await?.ok_or_else(empty)?
+                self.asker.store.get_set(id).await?.ok_or_else(empty)?
             }
         };
-        self.as_known(stored).await?.complete()
+        complete(self.as_known(stored).await?)
     }
 
     /// The newest complete set.
@@ -200,7 +210,7 @@ impl Sets {
         let (mut before, mut seen) = (None, 0);
         while seen < MOST_LOOKED_THROUGH {
             let limit = if seen == 0 { 1 } else { PAGE };
-            let page = self.store().complete_sets(name, before, limit).await?;
+            let page = self.asker.store.complete_sets(name, before, limit).await?;
             seen += page.len();
             before = page.last().map(|last| last.position);
             if page.is_empty() {
@@ -208,7 +218,7 @@ impl Sets {
             }
             for stored in page {
                 // An image may have been deleted since.
-                if let Ok(looked) = self.as_known(stored).await?.complete() {
+                if let Ok(looked) = complete(self.as_known(stored).await?) {
                     return Ok(looked);
                 }
             }
@@ -216,8 +226,28 @@ impl Sets {
         Err(CatalogueRefusal::NoneComplete(name.to_owned()))
     }
 
+    /// Checks that the images of a complete set have what a channel requires, as far as they are `wanted`.
+    async fn must_meet(
+        &self,
+        channel: &str,
+        looked: &Looked,
+        wanted: impl Fn(&&Member) -> bool,
+    ) -> Result<(), CatalogueRefusal> {
+        let lacks = Requirements(&self.asker).of_channel(channel, looked, wanted).await;
+        if lacks.is_empty() {
+            return Ok(());
+        }
+        let ImageSet { name, version, .. } = &looked.stored.record;
+        Err(CatalogueRefusal::Lacking {
+            name: name.clone(),
+            version: version.clone(),
+            channel: channel.to_owned(),
+            lacks,
+        })
+    }
+
     async fn as_known(&self, stored: Stored<ImageSet>) -> Result<Looked, StoreError> {
-        let judged = self.judge(&stored.record).await?;
+        let judged = self.look.judge(&stored.record).await?;
         Ok(Looked { stored, judged })
     }
 
@@ -235,12 +265,12 @@ impl Sets {
         // Read before the look, so that a change during it is noticed.
         let current = self.current(&change).await?;
         let unknown = || CatalogueRefusal::NoVersion(change.name.clone(), version.to_owned());
-        let stored = self.store().set_of_version(&change.name, version).await?;
+        let stored = self.asker.store.set_of_version(&change.name, version).await?;
         let id = stored.ok_or_else(unknown)?.record.id;
         if let Some(current) = current.as_ref().filter(|current| current.set_id == Some(id)) {
             return Ok(current.clone());
         }
-        let looked = self.look(id, now).await?.ok_or_else(unknown)?.complete()?;
+        let looked = complete(self.look.look(id, now).await?.ok_or_else(unknown)?)?;
         self.must_meet(&change.channel, &looked, |_| true).await?;
         let before = current.as_ref().map(|current| current.number);
         let set = &looked.stored.record;
@@ -261,7 +291,11 @@ impl Sets {
         let mut before = current.before;
         for _ in 0..MOST_CHANGES {
             let Some(number) = before else { break };
-            let earlier = self.store().promotion(&change.name, &change.channel, number).await?;
+            let earlier = self
+                .asker
+                .store
+                .promotion(&change.name, &change.channel, number)
+                .await?;
             let Some(earlier) = earlier else { break };
             before = earlier.before;
             let Some(id) = earlier.set_id.filter(|id| Some(*id) != current.set_id) else {
@@ -271,7 +305,7 @@ impl Sets {
                 let version = earlier.version.clone().unwrap_or_default();
                 CatalogueRefusal::NoVersion(change.name.clone(), version)
             };
-            let looked = self.look(id, now).await?.ok_or_else(gone)?.complete()?;
+            let looked = complete(self.look.look(id, now).await?.ok_or_else(gone)?)?;
             self.must_meet(&change.channel, &looked, |_| true).await?;
             let set = &looked.stored.record;
             let next = next(change, Some(&current), PromotionKind::Rollback, Some(set), before, now);
@@ -300,7 +334,7 @@ impl Sets {
         if change.channel == LATEST {
             return Err(CatalogueRefusal::Automatic);
         }
-        let current = self.store().channel(&change.name, &change.channel).await?;
+        let current = self.asker.store.channel(&change.name, &change.channel).await?;
         let number = current.as_ref().map_or(0, |current| current.number);
         match &current {
             Some(current) if change.after.is_some_and(|after| after != number) => Err(raced(current)),
@@ -309,11 +343,11 @@ impl Sets {
     }
 
     async fn put_promotion(&self, promotion: Promotion) -> Result<Promotion, CatalogueRefusal> {
-        let stored = self.store().promote(&promotion).await;
+        let stored = self.asker.store.promote(&promotion).await;
         let Err(StoreError::Stale) = stored else {
             return Ok(stored.map(|()| promotion)?);
         };
-        let latest = self.store().channel(&promotion.name, &promotion.channel).await?;
+        let latest = self.asker.store.channel(&promotion.name, &promotion.channel).await?;
         match latest.filter(|latest| latest.number >= promotion.number) {
             Some(latest) => Err(raced(&latest)),
             // No other change: the set was deleted meanwhile.

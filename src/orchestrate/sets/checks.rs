@@ -1,27 +1,25 @@
-//! What images need before a channel leads to their set, by the site's rules; and the channels that follow by themselves. It
-//! reads and writes rows of the store, and reads S3.
-//!
-//! Only what is shown counts: a result that is not there, cannot be read, or is one for another content is none.
+//! Results of boot checks, and the channels that move on by themselves when a set has all that they require. It reads and writes
+//! rows of the store, and objects in S3.
 
-use std::fmt;
+use std::sync::Arc;
 
 use kiln_records::{
     Image, ImageId, ImageSet, Moment,
     set::{
-        Member, Proof, Requirement,
-        check::{BOOT_CHECK, BootCheck, CONSOLE, MAX_SIZE},
-        state::ArchState,
+        Requirement,
+        check::{BOOT_CHECK, BootCheck, CONSOLE},
     },
 };
 use sha2::{Digest, Sha256};
 
 use super::{
-    Looked, Sets, TRIES,
-    catalogue::{CatalogueRefusal, ChannelChange},
+    catalogue::{Catalogue, CatalogueRefusal, ChannelChange},
+    look::TRIES,
+    requirements::Requirements,
 };
 use crate::{
     artifacts::Unusable,
-    origin::{self, Envelope, Statement},
+    orchestrate::ask::Asker,
     store::{After, Collection, Query, Side, Sort, StoreError},
 };
 
@@ -48,25 +46,14 @@ pub enum NotKept {
     Store(#[from] StoreError),
 }
 
-/// What an image lacks of that which is required of it.
-#[derive(Debug)]
-pub(super) enum Lack {
-    /// Nobody has booted its present content.
-    NotBooted(ImageId),
-    /// Anything else, in words.
-    Other(String),
+/// Keeps results of boot checks, and moves channels on.
+#[derive(Debug, Clone)]
+pub struct Checks {
+    pub(super) asker: Arc<Asker>,
+    pub(super) catalogue: Catalogue,
 }
 
-impl fmt::Display for Lack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotBooted(id) => write!(f, "it was not booted yet (`kiln check boot {id}`)"),
-            Self::Other(words) => f.write_str(words),
-        }
-    }
-}
-
-impl Sets {
+impl Checks {
     /// Keeps the result of a boot check beside its image, with the end of its console. Channels that waited for it move on.
     ///
     /// # Errors
@@ -74,7 +61,7 @@ impl Sets {
     /// Why it is not kept.
     pub async fn keep_check(&self, id: ImageId, check: &BootCheck, console: Option<String>) -> Result<(), NotKept> {
         let artifacts = &self.asker.artifacts;
-        let stored = Collection::<Image>::get(&**self.store(), Side::Live, id).await?;
+        let stored = Collection::<Image>::get(&*self.asker.store, Side::Live, id).await?;
         let stored = stored.ok_or(NotKept::Unknown)?;
         let link = stored.record.link.as_ref();
         let link = link.ok_or_else(|| NotKept::OtherContent("none".to_owned()))?;
@@ -94,7 +81,7 @@ impl Sets {
         self.note_objects(id, &places).await?;
         for set in self.sets_with(id).await? {
             let now = Moment::now();
-            if let Some(looked) = self.look(set.id, now).await? {
+            if let Some(looked) = self.catalogue.look.look(set.id, now).await? {
                 self.move_channels(&looked.stored.record, now).await?;
             }
         }
@@ -104,9 +91,9 @@ impl Sets {
     /// Notes that these objects are an image's, so that they go when the image goes for good.
     async fn note_objects(&self, id: ImageId, objects: &[String]) -> Result<(), NotKept> {
         for _ in 0..TRIES {
-            let stored = Collection::<Image>::get(&**self.store(), Side::Live, id).await?;
+            let stored = Collection::<Image>::get(&*self.asker.store, Side::Live, id).await?;
             let stored = stored.ok_or(NotKept::Unknown)?;
-            match self.store().replace(&stored.record, stored.revision, objects).await {
+            match self.asker.store.replace(&stored.record, stored.revision, objects).await {
                 Ok(()) => return Ok(()),
                 // The record was changed meanwhile.
                 Err(StoreError::Stale) => {}
@@ -122,10 +109,7 @@ impl Sets {
     ///
     /// When S3 gives no answer.
     pub async fn boot_check(&self, id: ImageId, manifest_sha256: &str) -> Result<Option<BootCheck>, Unusable> {
-        let artifacts = &self.asker.artifacts;
-        let text = artifacts.read_beside(id, BOOT_CHECK, MAX_SIZE).await?;
-        let check = text.and_then(|text| serde_json::from_slice::<BootCheck>(&text).ok());
-        Ok(check.filter(|check| check.manifest_sha256 == manifest_sha256))
+        Requirements(&self.asker).boot_check(id, manifest_sha256).await
     }
 
     /// The sets among the newest that have this image.
@@ -138,7 +122,7 @@ impl Sets {
         };
         let (mut found, mut seen) = (Vec::new(), 0);
         while seen < MOST_SEARCHED {
-            let page = self.store().page_sets(&query).await?;
+            let page = self.asker.store.page_sets(&query).await?;
             let Some(last) = page.last() else { break };
             query.after = Some(After {
                 key: last.position.to_string(),
@@ -162,10 +146,10 @@ impl Sets {
         }
         let rules = self.asker.channels.iter();
         for rule in rules.filter(|rule| rule.follows && rule.is_for(&set.name, &rule.channel)) {
-            let current = self.store().channel(&set.name, &rule.channel).await?;
+            let current = self.asker.store.channel(&set.name, &rule.channel).await?;
             let number = current.as_ref().map_or(0, |current| current.number);
             if let Some(id) = current.and_then(|current| current.set_id) {
-                let there = self.store().get_set(id).await?;
+                let there = self.asker.store.get_set(id).await?;
                 if there.is_some_and(|there| there.record.created >= set.created) {
                     continue;
                 }
@@ -176,7 +160,7 @@ impl Sets {
                 after: Some(number),
                 by: Some("rule".to_owned()),
             };
-            match self.promote(change, &set.version, now).await {
+            match self.catalogue.promote(change, &set.version, now).await {
                 Ok(_) => tracing::info!(set.name, set.version, rule.channel, "a channel has moved on"),
                 Err(CatalogueRefusal::Store(error)) => return Err(error),
                 // It is not ready, or somebody was faster.
@@ -184,101 +168,5 @@ impl Sets {
             }
         }
         Ok(())
-    }
-
-    /// Checks that the images of a complete set have what a channel requires, as far as they are `wanted`.
-    pub(super) async fn must_meet(
-        &self,
-        channel: &str,
-        looked: &Looked,
-        wanted: impl Fn(&&Member) -> bool,
-    ) -> Result<(), CatalogueRefusal> {
-        let set = &looked.stored.record;
-        let Some(rule) = self.asker.channels.iter().find(|rule| rule.is_for(&set.name, channel)) else {
-            return Ok(());
-        };
-        let mut lacks = Vec::new();
-        for (member, judged) in set.members.iter().zip(&looked.judged) {
-            // Architectures that the set is complete without are not led to.
-            if judged.state != ArchState::Complete || !wanted(&member) {
-                continue;
-            }
-            let proof = member
-                .image
-                .as_ref()
-                .and_then(|image| Some((image.id, image.proof.as_ref()?)));
-            let Some((id, proof)) = proof else {
-                lacks.push(format!("{}: its manifest was not read", member.arch));
-                continue;
-            };
-            for requirement in &rule.requires {
-                if self.asker.met.has(id, &proof.sha256, *requirement) {
-                    continue;
-                }
-                match self.lack(*requirement, id, proof).await {
-                    None => self.asker.met.note(id, &proof.sha256, *requirement),
-                    Some(lack) => lacks.push(format!("{}: {lack}", member.arch)),
-                }
-            }
-        }
-        if lacks.is_empty() {
-            return Ok(());
-        }
-        Err(CatalogueRefusal::Lacking {
-            name: set.name.clone(),
-            version: set.version.clone(),
-            channel: channel.to_owned(),
-            lacks,
-        })
-    }
-
-    /// What an image lacks of that which is required.
-    pub(super) async fn lacks(&self, requires: &[Requirement], id: ImageId, proof: &Proof) -> Vec<Lack> {
-        let mut lacks = Vec::new();
-        for requirement in requires {
-            lacks.extend(self.lack(*requirement, id, proof).await);
-        }
-        lacks
-    }
-
-    /// What an image lacks of one requirement.
-    async fn lack(&self, requirement: Requirement, id: ImageId, proof: &Proof) -> Option<Lack> {
-        match requirement {
-            Requirement::Boot => match self.boot_check(id, &proof.sha256).await {
-                Ok(Some(check)) if check.up => None,
-                Ok(Some(check)) => Some(Lack::Other(format!("it did not boot: {}", check.detail))),
-                Ok(None) => Some(Lack::NotBooted(id)),
-                Err(error) => Some(Lack::Other(format!("its boot check cannot be read: {error}"))),
-            },
-            Requirement::Signature => self.unsigned(id, &proof.sha256).await.map(Lack::Other),
-        }
-    }
-
-    /// Why an image does not count as signed by this site; none if it does.
-    async fn unsigned(&self, id: ImageId, manifest_sha256: &str) -> Option<String> {
-        let signer = self.asker.orchestrator.as_ref().and_then(|one| one.signer.as_ref());
-        let Some(signer) = signer else {
-            return Some("this server has no key in [signing] to check its signature with".to_owned());
-        };
-        let envelope = self
-            .asker
-            .artifacts
-            .read_beside(id, origin::ENVELOPE, origin::MAX_SIZE)
-            .await;
-        let envelope = match envelope {
-            Ok(Some(envelope)) => envelope,
-            Ok(None) => return Some("it is not signed".to_owned()),
-            Err(error) => return Some(format!("its signature cannot be read: {error}")),
-        };
-        let payload = Envelope::read(&envelope).and_then(|one| one.open(origin::STATEMENT_TYPE, signer.public()));
-        let statement = match payload {
-            Ok(payload) => Statement::read(&payload),
-            Err(error) => return Some(format!("its signature does not count: {error}")),
-        };
-        let names_it = statement.is_some_and(|statement| {
-            let mut subjects = statement.subject.iter();
-            subjects.any(|subject| subject.name == origin::MANIFEST && subject.sha256() == Some(manifest_sha256))
-        });
-        (!names_it).then(|| "what is signed is another manifest".to_owned())
     }
 }

@@ -1,27 +1,40 @@
 //! Looks at a set: makes the jobs that do not exist, notes how jobs ended, and reads the manifests of images. It reads and
 //! writes rows of the store, makes and ends jobs, and reads S3.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::try_join_all;
 use jiff::SignedDuration;
 use kiln_records::{
-    Code, Failure, Image, ImageId, ImageSet, JobId, JobStatus, Moment, Run, SetId,
+    Code, Failure, Image, ImageId, ImageSet, JobId, JobStatus, Moment, Run, ServerId, SetId,
     arch::Arch,
     run::State,
     set::{
-        Attempt, AttemptState, Member, Requirement, Seen, SetImage,
+        Attempt, AttemptState, BootTurn, Member, Requirement, Seen, SetImage,
         promotion::SetChange,
         state::{self, ArchState, Facts, ImageFact, JobFact, Judged, SetState},
     },
 };
 
-use super::{Looked, Sets, TRIES, checks::Lack, members::new_job};
+use super::{
+    Looked,
+    members::new_job,
+    requirements::{Lack, Requirements},
+};
 use crate::{
     artifacts::Unusable,
-    orchestrate::{ask::Ask, job_span},
+    orchestrate::{
+        ask::{Ask, Asker},
+        job_span,
+    },
     store::{Collection, Maker, Side, StoreError, Stored},
 };
+
+/// How often to try a change again when another writer was faster.
+pub(super) const TRIES: u32 = 10;
+
+/// How long a turn to boot an image lasts before the boot begins.
+const TO_BEGIN: Duration = Duration::from_mins(1);
 
 /// How long to keep trying to make a job while the database or S3 does not answer.
 const TRIED_FOR: SignedDuration = SignedDuration::from_hours(1);
@@ -44,7 +57,13 @@ const UNVERIFIED: Duration = Duration::from_secs(30);
 /// The shortest and the longest time between two looks at any other set.
 const AT_REST: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(6));
 
-impl Sets {
+/// Looks at sets.
+#[derive(Debug, Clone)]
+pub struct Look {
+    pub(super) asker: Arc<Asker>,
+}
+
+impl Look {
     /// Looks at a set, and stores what it found. `None` if there is no such set.
     ///
     /// # Errors
@@ -52,7 +71,7 @@ impl Sets {
     /// When the store does not answer. That S3 does not is a finding.
     pub async fn look(&self, id: SetId, now: Moment) -> Result<Option<Looked>, StoreError> {
         for _ in 0..TRIES {
-            let Some(stored) = self.store().get_set(id).await? else {
+            let Some(stored) = self.asker.store.get_set(id).await? else {
                 return Ok(None);
             };
             let mut set = stored.record.clone();
@@ -104,7 +123,7 @@ impl Sets {
     ) -> Result<(), StoreError> {
         let images = set.other_images(&before.record);
         let change = (!images.is_empty()).then_some(SetChange { images, at, by });
-        self.store().replace_set(set, before.revision, change).await
+        self.asker.store.replace_set(set, before.revision, change).await
     }
 
     /// What the records say of a set, without a look into S3.
@@ -129,7 +148,7 @@ impl Sets {
         }
         let job = match member.last() {
             Some(attempt) if attempt.state == AttemptState::Made => {
-                let job = self.store().get_job(attempt.job_id).await?;
+                let job = self.asker.store.get_job(attempt.job_id).await?;
                 Some(job.map_or(JobFact::Gone, |job| match job.record.status {
                     JobStatus::Creating => JobFact::Waiting,
                     status if status.is_final() => JobFact::Over,
@@ -142,13 +161,13 @@ impl Sets {
     }
 
     async fn image_fact(&self, id: ImageId) -> Result<ImageFact, StoreError> {
-        if let Some(live) = Collection::<Image>::get(&**self.store(), Side::Live, id).await? {
+        if let Some(live) = Collection::<Image>::get(&*self.asker.store, Side::Live, id).await? {
             return Ok(ImageFact::Live {
                 path: live.record.link.map(|link| link.path),
                 arch: live.record.arch,
             });
         }
-        let deleted = Collection::<Image>::get(&**self.store(), Side::Deleted, id).await?;
+        let deleted = Collection::<Image>::get(&*self.asker.store, Side::Deleted, id).await?;
         Ok(deleted.map_or(ImageFact::Gone, |_| ImageFact::Deleted))
     }
 
@@ -186,7 +205,7 @@ impl Sets {
         now: Moment,
     ) -> Result<AttemptState, StoreError> {
         let id = attempt.job_id;
-        if self.store().get_job(id).await?.is_some() {
+        if self.asker.store.get_job(id).await?.is_some() {
             return Ok(AttemptState::Made);
         }
         let tried = i128::from(now.micros().saturating_sub(attempt.asked.micros()));
@@ -209,7 +228,7 @@ impl Sets {
                 format!("the recipe is one for {} now, not for {}", job.arch, member.arch),
             ),
             // Another server was faster.
-            Err(_) if self.store().get_job(id).await?.is_some() => return Ok(AttemptState::Made),
+            Err(_) if self.asker.store.get_job(id).await?.is_some() => return Ok(AttemptState::Made),
             Err(refusal) => Failure::from(refusal),
         };
         job_span(id).in_scope(|| {
@@ -234,7 +253,7 @@ impl Sets {
         now: Moment,
     ) -> Result<Option<ImageId>, StoreError> {
         let id = attempt.job_id;
-        if let Some(stored) = self.store().get_run(id).await? {
+        if let Some(stored) = self.asker.store.get_run(id).await? {
             let run = &stored.run;
             attempt.image_id = Some(run.image);
             attempt.how = run.plan.place.as_ref().map(|_| run.plan.how);
@@ -255,7 +274,7 @@ impl Sets {
             });
         }
         // Another program carries the job out, or it was deleted.
-        let Some(job) = self.store().get_job(id).await?.map(|stored| stored.record) else {
+        let Some(job) = self.asker.store.get_job(id).await?.map(|stored| stored.record) else {
             let made = match attempt.image_id {
                 Some(image) if self.image_fact(image).await? != ImageFact::Gone => Some(image),
                 _ => None,
@@ -292,7 +311,7 @@ impl Sets {
             format!("the job has taken longer than the {limit} s that its set allows"),
         );
         // A job that has ended meanwhile need not be ended.
-        let _ = orchestrator.cancel(id, failure).await;
+        let _ = orchestrator.jobs.cancel(id, failure).await;
     }
 
     /// Reads the manifest of an image, and finds what it lacks.
@@ -303,7 +322,7 @@ impl Sets {
         requires: &[Requirement],
         now: Moment,
     ) -> Result<SetImage, StoreError> {
-        let live = Collection::<Image>::get(&**self.store(), Side::Live, image.id).await?;
+        let live = Collection::<Image>::get(&*self.asker.store, Side::Live, image.id).await?;
         // What its record says is enough to know that it is not complete.
         let Some(link) = live.and_then(|live| live.record.link) else {
             image.boot = None;
@@ -329,14 +348,28 @@ impl Sets {
             },
         };
         let lacks = match &image.proof {
-            Some(proof) => self.lacks(requires, image.id, proof).await,
+            Some(proof) => Requirements(&self.asker).lacks(requires, image.id, proof).await,
             None => Vec::new(),
         };
         let is_to_boot = image.seen == Seen::Same && lacks.iter().any(|lack| matches!(lack, Lack::NotBooted(_)));
-        image.boot = is_to_boot.then(|| self.boot_turn(image.boot, now)).flatten();
+        image.boot = is_to_boot
+            .then(|| boot_turn(self.asker.boots, image.boot, now))
+            .flatten();
         image.lacks = lacks.iter().map(ToString::to_string).collect();
         Ok(image)
     }
+}
+
+/// Whose turn it is to boot an image: the server's that had it and still has time, or that of `boots`, this one if it boots images.
+fn boot_turn(boots: Option<ServerId>, turn: Option<BootTurn>, now: Moment) -> Option<BootTurn> {
+    turn.filter(|turn| turn.until > now).or_else(|| {
+        let server = boots?;
+        Some(BootTurn {
+            server,
+            until: now.plus(TO_BEGIN),
+            why_not: None,
+        })
+    })
 }
 
 /// Notes in a set what state it is in, and when it is to be looked at again.

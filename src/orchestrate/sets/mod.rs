@@ -1,7 +1,7 @@
 //! Makes image sets, and looks at them until they are complete. It reads and writes rows of the store, makes jobs through the
 //! [`Asker`], and reads manifests in S3.
 //!
-//! A request stores what is wanted first, with the ids of the jobs. [`Sets::look`] does the rest, as far as it gets: it
+//! A request stores what is wanted first, with the ids of the jobs. [`Look::look`] does the rest, as far as it gets: it
 //! makes the jobs that do not exist, notes how jobs ended, and reads the manifests of images. It acts on rows, so it is
 //! right when run twice, by two servers at the same time, and after a crash at any line.
 //!
@@ -13,6 +13,7 @@ mod checks;
 mod look;
 mod members;
 mod refusal;
+mod requirements;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,14 +27,16 @@ use kiln_records::{
     },
 };
 
+use self::look::TRIES;
 pub use self::{
     boots::Booter,
-    catalogue::{CatalogueRefusal, ChannelChange},
-    checks::NotKept,
+    catalogue::{Catalogue, CatalogueRefusal, ChannelChange, image_of},
+    checks::{Checks, NotKept},
+    look::Look,
     refusal::SetRefusal,
 };
 use super::ask::Asker;
-use crate::store::{SharedStore, StoreError, Stored};
+use crate::store::{StoreError, Stored};
 
 /// The pause between two passes over the sets that are to be looked at.
 const EVERY: Duration = Duration::from_secs(2);
@@ -43,9 +46,6 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
 /// The most sets of one pass.
 const PAGE: u32 = 50;
-
-/// How often to try a change again when another writer was faster.
-const TRIES: u32 = 10;
 
 /// A new set as its user describes it.
 #[derive(Debug, Clone)]
@@ -123,16 +123,32 @@ impl Looked {
 #[derive(Debug, Clone)]
 pub struct Sets {
     asker: Arc<Asker>,
+    /// Looks at them.
+    pub look: Look,
+    /// What users ask for of them.
+    pub catalogue: Catalogue,
+    /// What is known of their images.
+    pub checks: Checks,
 }
 
 impl Sets {
     /// Sets whose jobs are made by this asker; they are in the asker's store.
     pub fn new(asker: Arc<Asker>) -> Self {
-        Self { asker }
-    }
-
-    fn store(&self) -> &SharedStore {
-        &self.asker.store
+        let look = Look { asker: asker.clone() };
+        let catalogue = Catalogue {
+            asker: asker.clone(),
+            look: look.clone(),
+        };
+        let checks = Checks {
+            asker: asker.clone(),
+            catalogue: catalogue.clone(),
+        };
+        Self {
+            asker,
+            look,
+            catalogue,
+            checks,
+        }
     }
 
     /// Makes a set, and its jobs. Everything is checked first, and the set is stored with the ids of its jobs before any of
@@ -175,18 +191,24 @@ impl Sets {
             told: None,
             next_look: now,
         };
-        if self.store().set_of_version(&set.name, &set.version).await?.is_some() {
+        if self
+            .asker
+            .store
+            .set_of_version(&set.name, &set.version)
+            .await?
+            .is_some()
+        {
             return Err(SetRefusal::exists(&set));
         }
-        self.put(&mut set, &new.members, now).await?;
+        members::put(&self.asker, &mut set, &new.members, now).await?;
         if !set.members.iter().any(|member| member.required) {
             return Err(SetRefusal::NoneRequired);
         }
-        match self.store().insert_set(&set).await {
+        match self.asker.store.insert_set(&set).await {
             Err(StoreError::Exists) => return Err(SetRefusal::exists(&set)),
             done => done?,
         }
-        self.look(set.id, now).await?.ok_or(SetRefusal::Unknown)
+        self.look.look(set.id, now).await?.ok_or(SetRefusal::Unknown)
     }
 
     /// Changes a set as it is after a fresh look, and looks again. After a concurrent change it starts anew.
@@ -202,7 +224,7 @@ impl Sets {
         now: Moment,
     ) -> Result<Looked, SetRefusal> {
         for _ in 0..TRIES {
-            let looked = self.look(id, now).await?.ok_or(SetRefusal::Unknown)?;
+            let looked = self.look.look(id, now).await?.ok_or(SetRefusal::Unknown)?;
             let mut set = match &change {
                 Change::Add(wanted) => self.grown(&looked, wanted, now).await?,
                 Change::Rebuild => self.rebuilt(&looked, now).await?,
@@ -211,10 +233,10 @@ impl Sets {
                 return Ok(looked);
             }
             // From this moment on it is not complete, whatever a later look finds.
-            let judged = self.judge(&set).await?;
+            let judged = self.look.judge(&set).await?;
             look::note_state(&mut set, &judged, now);
-            match self.replace(&looked.stored, &set, who.clone(), now).await {
-                Ok(()) => return self.look(id, now).await?.ok_or(SetRefusal::Unknown),
+            match self.look.replace(&looked.stored, &set, who.clone(), now).await {
+                Ok(()) => return self.look.look(id, now).await?.ok_or(SetRefusal::Unknown),
                 Err(StoreError::Stale) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -235,7 +257,7 @@ impl Sets {
                 missing.push(one.clone());
             }
         }
-        self.put(&mut set, &missing, now).await?;
+        members::put(&self.asker, &mut set, &missing, now).await?;
         for one in wanted {
             let known = set.members.iter_mut().find(|member| member.arch == one.arch);
             if let Some(member) = known {
@@ -267,7 +289,7 @@ impl Sets {
         if !without_recipe.is_empty() {
             return Err(SetRefusal::NoRecipe(without_recipe));
         }
-        self.put(&mut set, &wanted, now).await?;
+        members::put(&self.asker, &mut set, &wanted, now).await?;
         Ok(set)
     }
 
@@ -295,9 +317,9 @@ impl Sets {
     ///
     /// When the store does not answer. The work done so far stays done.
     pub async fn pass_once(&self, now: Moment) -> Result<(), Failure> {
-        for stored in self.store().sets_to_look_at(now, PAGE).await? {
-            if let Some(looked) = self.look(stored.record.id, now).await? {
-                self.move_channels(&looked.stored.record, now).await?;
+        for stored in self.asker.store.sets_to_look_at(now, PAGE).await? {
+            if let Some(looked) = self.look.look(stored.record.id, now).await? {
+                self.checks.move_channels(&looked.stored.record, now).await?;
             }
         }
         Ok(())

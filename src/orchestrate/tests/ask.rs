@@ -69,7 +69,7 @@ impl Site {
     /// Cancels a job and asks for it again.
     async fn retried(&self, server: &Server, job: JobId) -> JobId {
         let no_more = Failure::new(Code::Cancelled, "no more");
-        server.orchestrator.cancel(job, no_more).await.unwrap();
+        server.orchestrator.jobs.cancel(job, no_more).await.unwrap();
         let old = Box::new(self.store.get_run(job).await.unwrap().unwrap());
         let again = Ask::Again { old, from: None };
         let asked = self.asker(Some(server)).ask(JobId::new(), again, None).await;

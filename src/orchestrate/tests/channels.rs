@@ -54,11 +54,16 @@ async fn version_that(
     new.requires = requires;
     let made = sets.create(new, None, Moment::now()).await.unwrap();
     let job = made.stored.record.job_of(Arch::host()).unwrap();
-    server.orchestrator.launch_once().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
     server.has_started(job).await;
     finish(site, server, job).await;
-    server.orchestrator.commit_once().await.unwrap();
-    let looked = sets.look(made.stored.record.id, Moment::now()).await.unwrap().unwrap();
+    server.orchestrator.commit.pass().await.unwrap();
+    let looked = sets
+        .look
+        .look(made.stored.record.id, Moment::now())
+        .await
+        .unwrap()
+        .unwrap();
     let image = looked.stored.record.members[0].image.clone().unwrap();
     (image.id, image.proof.unwrap().sha256)
 }
@@ -82,7 +87,7 @@ async fn promote(sets: &Sets, version: &str) -> Result<u32, CatalogueRefusal> {
         after: None,
         by: None,
     };
-    Ok(sets.promote(change, version, Moment::now()).await?.number)
+    Ok(sets.catalogue.promote(change, version, Moment::now()).await?.number)
 }
 
 async fn leads_to(site: &Site) -> Option<String> {
@@ -109,7 +114,7 @@ async fn a_channel_wants_a_boot_check_of_this_very_content() {
     lacks(promote(&sets, "1").await, "not booted yet");
     // What is not a result, or is one for another content, is none.
     let other = "0".repeat(64);
-    let kept = sets.keep_check(image, &checked(&other, true), None).await;
+    let kept = sets.checks.keep_check(image, &checked(&other, true), None).await;
     assert!(matches!(kept, Err(NotKept::OtherContent(digest)) if digest == manifest));
     for content in [
         serde_json::to_vec(&checked(&other, true)).unwrap(),
@@ -125,11 +130,15 @@ async fn a_channel_wants_a_boot_check_of_this_very_content() {
             Err(CatalogueRefusal::Lacking { .. })
         ));
     }
-    sets.keep_check(image, &checked(&manifest, false), Some("panic".to_owned()))
+    sets.checks
+        .keep_check(image, &checked(&manifest, false), Some("panic".to_owned()))
         .await
         .unwrap();
     lacks(promote(&sets, "1").await, "did not boot: as the console said");
-    sets.keep_check(image, &checked(&manifest, true), None).await.unwrap();
+    sets.checks
+        .keep_check(image, &checked(&manifest, true), None)
+        .await
+        .unwrap();
     assert_eq!(promote(&sets, "1").await.unwrap(), 1);
     // The objects of the check are the image's, and go with it.
     let store: &dyn crate::store::Collection<kiln_records::Image> = &*site.store;
@@ -151,7 +160,7 @@ async fn a_set_that_requires_a_boot_check_is_complete_with_one_of_its_content() 
     let sets = sets(&site, &server, vec![rule(Vec::new(), true)]);
     let (image, manifest) = version_that(&site, &server, &sets, "1", vec![Requirement::Boot]).await;
     let set = site.store.set_of_version("compute", "1").await.unwrap().unwrap();
-    let look = async || sets.look(set.record.id, Moment::now()).await.unwrap().unwrap();
+    let look = async || sets.look.look(set.record.id, Moment::now()).await.unwrap().unwrap();
     let looked = look().await;
     assert_eq!(
         (looked.judged[0].state, looked.state()),
@@ -170,11 +179,17 @@ async fn a_set_that_requires_a_boot_check_is_complete_with_one_of_its_content() 
         .unwrap();
     assert_eq!(changed.stored.record.members[0].attempts.len(), 1);
 
-    sets.keep_check(image, &checked(&manifest, false), None).await.unwrap();
+    sets.checks
+        .keep_check(image, &checked(&manifest, false), None)
+        .await
+        .unwrap();
     assert!(look().await.judged[0].why.clone().unwrap().contains("did not boot"));
     assert_eq!(leads_to(&site).await, None);
     // With the result the set is complete at once, and the channel that follows moves on.
-    sets.keep_check(image, &checked(&manifest, true), None).await.unwrap();
+    sets.checks
+        .keep_check(image, &checked(&manifest, true), None)
+        .await
+        .unwrap();
     let stored = site.store.set_of_version("compute", "1").await.unwrap().unwrap();
     assert!(stored.record.was_complete);
     assert_eq!(leads_to(&site).await.as_deref(), Some("1"));
@@ -195,7 +210,7 @@ async fn one_server_at_a_time_has_its_turn_to_boot_an_image() {
     let set = site.store.set_of_version("compute", "1").await.unwrap().unwrap().record;
     let look = async |boots: Option<ServerId>, after: Duration| {
         let now = Moment::now().plus(after);
-        let looked = sets_of(boots).look(set.id, now).await.unwrap().unwrap();
+        let looked = sets_of(boots).look.look(set.id, now).await.unwrap().unwrap();
         let turn = looked.stored.record.members[0].image.clone().unwrap().boot;
         (looked.judged[0].state, turn.map(|turn| turn.server))
     };
@@ -210,6 +225,7 @@ async fn one_server_at_a_time_has_its_turn_to_boot_an_image() {
     // A result ends every turn.
     look(Some(first), NOW).await;
     let kept = sets_of(Some(second))
+        .checks
         .keep_check(image, &checked(&manifest, false), None)
         .await;
     kept.unwrap();
@@ -220,7 +236,12 @@ async fn one_server_at_a_time_has_its_turn_to_boot_an_image() {
     assert!(set.members[0].image.as_ref().unwrap().boot.is_some());
     let store: &dyn crate::store::Collection<kiln_records::Image> = &*site.store;
     store.delete(Some(image), Moment::now()).await.unwrap();
-    let looked = sets_of(Some(first)).look(set.id, Moment::now()).await.unwrap().unwrap();
+    let looked = sets_of(Some(first))
+        .look
+        .look(set.id, Moment::now())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(looked.judged[0].state, ArchState::Deleted);
     assert_eq!(looked.stored.record.members[0].image.as_ref().unwrap().boot, None);
 }
@@ -235,10 +256,16 @@ async fn a_channel_that_follows_moves_on_when_a_set_has_what_it_wants() {
     let later = Moment::now().plus(Duration::from_hours(10));
     sets.pass_once(later).await.unwrap();
     assert_eq!(leads_to(&site).await, None, "neither was booted");
-    sets.keep_check(second, &checked(&of_second, true), None).await.unwrap();
+    sets.checks
+        .keep_check(second, &checked(&of_second, true), None)
+        .await
+        .unwrap();
     assert_eq!(leads_to(&site).await.as_deref(), Some("2"));
     // An older one that passes later changes nothing, and neither does another look.
-    sets.keep_check(first, &checked(&of_first, true), None).await.unwrap();
+    sets.checks
+        .keep_check(first, &checked(&of_first, true), None)
+        .await
+        .unwrap();
     sets.pass_once(later).await.unwrap();
     assert_eq!(leads_to(&site).await.as_deref(), Some("2"));
     let history = site.store.promotions("compute", "stable", 10).await.unwrap();

@@ -45,7 +45,7 @@ pub(super) async fn finish(site: &Site, server: &Server, job: JobId) {
             digests,
         }),
     };
-    let done = server.orchestrator.change(job, |run, _| {
+    let done = server.orchestrator.jobs.change(job, |run, _| {
         run.start()?;
         run.uploads = vec![upload.clone()];
         run.finish()
@@ -63,17 +63,17 @@ async fn commits_under(status: u16, target: &'static str) {
     let job = finished(&site, &server).await;
 
     *fault.lock().unwrap() = Some((status, target));
-    orchestrator.commit_once().await.unwrap();
+    orchestrator.commit.pass().await.unwrap();
     assert_eq!(site.state(job).await, State::Committing);
     // Pretend that this was ten minutes ago.
     let begun = Instant::now().checked_sub(Duration::from_mins(10)).unwrap();
-    let before = orchestrator.state().committing.insert(job, begun);
+    let before = orchestrator.commit.held_up().since.insert(job, begun);
     assert!(before.is_some(), "it was not looked at");
-    orchestrator.commit_once().await.unwrap();
+    orchestrator.commit.pass().await.unwrap();
     assert_eq!(site.state(job).await, State::Committing);
 
     *fault.lock().unwrap() = None;
-    orchestrator.commit_once().await.unwrap();
+    orchestrator.commit.pass().await.unwrap();
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
     assert_eq!((run.state, run.attempt), (State::Success, 1));
 }
@@ -98,7 +98,7 @@ async fn the_image_of_a_job_counts_for_its_caller() {
         most: None,
     };
     Box::pin(allowance.scope(finished(&site, &server))).await;
-    server.orchestrator.commit_once().await.unwrap();
+    server.orchestrator.commit.pass().await.unwrap();
     let counts = site.store.counts().await.unwrap();
     let images = counts.iter().find(|count| count.kind == "images").unwrap();
     assert_eq!((images.all, images.most.clone()), (1, Some(("one".to_owned(), 1))));
@@ -111,7 +111,7 @@ async fn what_waiting_does_not_mend_ends_a_finished_job_at_once() {
     let job = finished(&site, &server).await;
     let image = site.store.get_run(job).await.unwrap().unwrap().run.image;
     site.artifacts.discard_image(image).await.unwrap();
-    server.orchestrator.commit_once().await.unwrap();
+    server.orchestrator.commit.pass().await.unwrap();
     let State::Failed(failure) = site.state(job).await else {
         panic!("{:?}", site.state(job).await);
     };
@@ -124,9 +124,9 @@ async fn the_log_beside_an_image_goes_with_the_image_also_when_its_job_went_befo
     let server = site.server(WatchSettings::default());
     let job = finished(&site, &server).await;
     let image = site.store.get_run(job).await.unwrap().unwrap().run.image;
-    server.orchestrator.commit_once().await.unwrap();
+    server.orchestrator.commit.pass().await.unwrap();
     site.store.delete_job(job).await.unwrap();
-    server.orchestrator.settle_once().await.unwrap();
+    server.orchestrator.settle.pass().await.unwrap();
     let left = site
         .artifacts
         .list(site.artifacts.images_bucket(), &format!("{image}/"))
@@ -163,7 +163,7 @@ async fn a_twin_is_blamed_only_if_the_job_succeeds_without_it() {
             twin: Some(Box::new(pair.clone())),
             ..Failure::new(Code::EmulatorFault, "it died")
         };
-        let falls_back = server.orchestrator.change(job, |run, _| {
+        let falls_back = server.orchestrator.jobs.change(job, |run, _| {
             run.twins_fallback = Some(TwinsFallback {
                 attempt: 1,
                 failure: failure.clone(),
@@ -176,7 +176,7 @@ async fn a_twin_is_blamed_only_if_the_job_succeeds_without_it() {
     let arch = site.store.get_job(failed(Arch::S390x).await.0).await.unwrap().unwrap();
     let (job, pair) = failed(arch.record.arch).await;
     assert_eq!(site.store.failed_twins(None).await.unwrap(), []);
-    server.orchestrator.commit_once().await.unwrap();
+    server.orchestrator.commit.pass().await.unwrap();
     assert_eq!(site.state(job).await, State::Success);
     // What names another architecture was not in this job.
     let known = site.store.failed_twins(None).await.unwrap();

@@ -44,10 +44,10 @@ impl Server {
     /// Takes a job and finds a place for it.
     async fn accepts(&self, arch: Arch) -> JobId {
         let job = Job { arch, ..job() };
-        let accepted = self.orchestrator.accept(job, NewRun::default()).await.unwrap();
+        let accepted = self.orchestrator.intake.accept(job, NewRun::default()).await.unwrap();
         // Only now is it worth finding out whether there are virtual machines here.
         self.looks(&[NODE]).await;
-        self.orchestrator.launch_once().await.unwrap();
+        self.orchestrator.launch.pass().await.unwrap();
         accepted.id
     }
 }
@@ -70,10 +70,10 @@ async fn a_node_of_another_architecture_gets_an_agent_and_a_toolbox_of_its_own()
     fs_err::write(&agent, tiny_program(foreign())).unwrap();
     server.looks(&[NODE]).await;
     let waits = server.accepts(foreign()).await;
-    let (_, reason) = server.orchestrator.waiting(waits).unwrap();
+    let (_, reason) = server.orchestrator.glance.waiting(waits).unwrap();
     let expected = format!("the toolbox for {} is being built", foreign());
     assert!(reason.starts_with(&expected), "{reason}");
-    let equipment = &server.orchestrator.equipment;
+    let equipment = &server.orchestrator.placing.equipment;
     assert_eq!(equipment.wanted().await, foreign());
     let native = server.accepts(Arch::host()).await;
     assert_eq!(plan(native).await.place.as_deref(), Some(LOCAL));
@@ -81,7 +81,7 @@ async fn a_node_of_another_architecture_gets_an_agent_and_a_toolbox_of_its_own()
 
     equipment.note(foreign(), Ok(toolbox(foreign())));
     server.looks(&[NODE]).await;
-    server.orchestrator.launch_once().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
     let placed = plan(waits).await;
     assert_eq!((placed.place.as_deref(), placed.how), (Some(NODE), How::Native));
     // Sandboxes are started in the background.
@@ -105,7 +105,7 @@ async fn a_toolbox_that_cannot_be_made_leaves_the_job_to_others() {
     fs_err::create_dir(dir.path().join(foreign().name())).unwrap();
     let agent = dir.path().join(foreign().name()).join("kiln-agent");
     fs_err::write(agent, tiny_program(foreign())).unwrap();
-    let equipment = &server.orchestrator.equipment;
+    let equipment = &server.orchestrator.placing.equipment;
     equipment.note(foreign(), Err(Failure::new(Code::ToolboxBuild, "no mirror has it")));
     let job = server.accepts(foreign()).await;
     let placed = site.store.get_run(job).await.unwrap().unwrap().run.plan;
@@ -131,7 +131,7 @@ async fn a_node_that_does_not_answer_holds_up_no_news_of_others() {
     }
     assert_eq!(server.orchestrator.places.cpus(None), Some(2));
     // A look does not request a toolbox for this host: jobs do.
-    let nothing_wanted = server.orchestrator.equipment.wanted().now_or_never();
+    let nothing_wanted = server.orchestrator.placing.equipment.wanted().now_or_never();
     assert_eq!(nothing_wanted, None);
     // A place with a look under way is not looked at twice.
     assert_eq!(server.orchestrator.places.looks(&nodes).len(), 2);

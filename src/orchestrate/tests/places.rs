@@ -17,7 +17,7 @@ async fn a_sandbox_has_a_stated_number_of_cpus_and_its_build_is_told_the_same() 
     // A container without a stated number gets a machine with one CPU from Kata.
     assert_eq!(limits.cpus, Some(2));
     let run = site.store.get_run(job).await.unwrap().unwrap().run;
-    assert_eq!(server.orchestrator.cpus_of(&run).await.unwrap(), 2);
+    assert_eq!(server.orchestrator.sandboxes.cpus_of(&run).await.unwrap(), 2);
 }
 
 #[tokio::test]
@@ -25,10 +25,16 @@ async fn a_place_that_measures_slowly_gets_jobs_all_the_same() {
     let site = Site::new().await;
     let server = site.server(WatchSettings::default());
     server.place.measures_slowly.store(true, Ordering::Relaxed);
-    let job = server.orchestrator.accept(job(), NewRun::default()).await.unwrap().id;
+    let job = server
+        .orchestrator
+        .intake
+        .accept(job(), NewRun::default())
+        .await
+        .unwrap()
+        .id;
     let launched = async {
         while site.state(job).await == State::Queued {
-            server.orchestrator.launch_once().await.unwrap();
+            server.orchestrator.launch.pass().await.unwrap();
         }
     };
     tokio::time::timeout(Duration::from_secs(20), launched).await.unwrap();
@@ -163,7 +169,7 @@ async fn a_place_where_nothing_starts_any_more_is_looked_at_again_and_its_jobs_w
     let jobs = [site.launched(&server).await, site.launched(&server).await];
     // The first has cost a try, which is not its fault; the other one goes nowhere before the place is known again.
     for _ in 0..3 {
-        orchestrator.launch_once().await.unwrap();
+        orchestrator.launch.pass().await.unwrap();
         for job in jobs {
             server.has_started(job).await;
         }
@@ -197,7 +203,7 @@ async fn a_place_where_nothing_starts_any_more_is_looked_at_again_and_its_jobs_w
     );
     place.refuses.store(false, Ordering::Relaxed);
     look().await;
-    orchestrator.launch_once().await.unwrap();
+    orchestrator.launch.pass().await.unwrap();
     for job in jobs {
         server.has_started(job).await;
         assert_eq!(site.state(job).await, State::Launching);

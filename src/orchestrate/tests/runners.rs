@@ -64,17 +64,23 @@ async fn a_command_carries_out_its_own_jobs_and_no_others() {
     let site = Site::new().await;
     let server = site.server(WatchSettings::default());
     let runner = site.runners().enter().unwrap();
-    let command = site.command(server.orchestrator.id, &runner);
+    let command = site.command(server.orchestrator.claim.id(), &runner);
     let build = site.built(&command).await;
-    let other_job = server.orchestrator.accept(job(), NewRun::default()).await.unwrap().id;
+    let other_job = server
+        .orchestrator
+        .intake
+        .accept(job(), NewRun::default())
+        .await
+        .unwrap()
+        .id;
     for (process, own, other) in [(&server, other_job, build), (&command, build, other_job)] {
-        process.orchestrator.launch_once().await.unwrap();
+        process.orchestrator.launch.pass().await.unwrap();
         while !process.place.sandboxes.lock().unwrap().contains_key(&own) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        process.orchestrator.watch_once().await.unwrap();
-        process.orchestrator.commit_once().await.unwrap();
-        process.orchestrator.settle_once().await.unwrap();
+        process.orchestrator.watch.pass().await.unwrap();
+        process.orchestrator.commit.pass().await.unwrap();
+        process.orchestrator.settle.pass().await.unwrap();
         let sandboxes = process.place.sandboxes.lock().unwrap();
         assert!(sandboxes.contains_key(&own) && !sandboxes.contains_key(&other));
         assert_eq!(sandboxes[&own].0.network == Network::Host, own == build);
@@ -96,28 +102,28 @@ async fn the_jobs_of_a_killed_command_are_ended_by_the_next_process() {
     let server = site.server(WatchSettings::default());
     let elsewhere = site.server(WatchSettings::default());
     let runner = site.runners().enter().unwrap();
-    let command = site.command(server.orchestrator.id, &runner);
+    let command = site.command(server.orchestrator.claim.id(), &runner);
     let (build, next) = (site.built(&command).await, site.built(&command).await);
-    command.orchestrator.settle_once().await.unwrap();
-    command.orchestrator.launch_once().await.unwrap();
+    command.orchestrator.settle.pass().await.unwrap();
+    command.orchestrator.launch.pass().await.unwrap();
 
     let another = site.runners().enter().unwrap();
-    let another = site.command(server.orchestrator.id, &another);
+    let another = site.command(server.orchestrator.claim.id(), &another);
     for process in [&server, &elsewhere, &another] {
-        process.orchestrator.settle_once().await.unwrap();
-        assert!(!process.orchestrator.has_remains().await.unwrap());
+        process.orchestrator.settle.pass().await.unwrap();
+        assert!(!process.orchestrator.settle.has_remains().await.unwrap());
         assert_eq!(site.state(next).await, State::Launching);
     }
     // The kernel releases the lock of a killed process.
     drop(runner);
     // No other host can tell.
-    elsewhere.orchestrator.settle_once().await.unwrap();
+    elsewhere.orchestrator.settle.pass().await.unwrap();
     assert_eq!(site.state(build).await, State::Launching);
-    assert!(another.orchestrator.has_remains().await.unwrap());
+    assert!(another.orchestrator.settle.has_remains().await.unwrap());
     for _ in 0..2 {
-        another.orchestrator.settle_once().await.unwrap();
+        another.orchestrator.settle.pass().await.unwrap();
     }
-    assert!(!another.orchestrator.has_remains().await.unwrap());
+    assert!(!another.orchestrator.settle.has_remains().await.unwrap());
     for job in [build, next] {
         let run = site.store.get_run(job).await.unwrap().unwrap().run;
         assert_eq!(run.failure().map(|failure| failure.code), Some(Code::Interrupted));
@@ -135,11 +141,11 @@ async fn another_process_may_repeat_the_job_of_a_command() {
     let site = Site::new().await;
     let server = site.server(WatchSettings::default());
     let runner = site.runners().enter().unwrap();
-    let command = site.command(server.orchestrator.id, &runner);
+    let command = site.command(server.orchestrator.claim.id(), &runner);
     let build = site.built(&command).await;
     let failure = Failure::new(Code::Interrupted, "no more");
-    let old = command.orchestrator.cancel(build, failure).await.unwrap().unwrap();
-    command.orchestrator.settle_once().await.unwrap();
+    let old = command.orchestrator.jobs.cancel(build, failure).await.unwrap().unwrap();
+    command.orchestrator.settle.pass().await.unwrap();
     drop(runner);
     let again = Ask::Again {
         old: Box::new(old),
@@ -154,7 +160,7 @@ async fn another_process_may_repeat_the_job_of_a_command() {
     // A recipe goes with the last record that needs it.
     for job in [build, again] {
         site.store.delete_job(job).await.unwrap();
-        server.orchestrator.settle_once().await.unwrap();
+        server.orchestrator.settle.pass().await.unwrap();
     }
     assert_eq!(site.recipes().await, 0);
 }

@@ -40,16 +40,21 @@ impl Site {
 
 impl Server {
     async fn lives(&self) {
-        self.orchestrator.live_once().await.unwrap();
+        self.orchestrator.life.pass().await.unwrap();
     }
 
     async fn takes_in(&self, arch: Arch) -> JobId {
         let job = Job { arch, ..job() };
-        self.orchestrator.accept(job, NewRun::default()).await.unwrap().id
+        self.orchestrator
+            .intake
+            .accept(job, NewRun::default())
+            .await
+            .unwrap()
+            .id
     }
 
     async fn launches(&self, job: JobId) {
-        self.orchestrator.launch_once().await.unwrap();
+        self.orchestrator.launch.pass().await.unwrap();
         self.has_started(job).await;
     }
 
@@ -61,7 +66,7 @@ impl Server {
     /// Nobody but this server shows life for a minute.
     async fn finds_the_others_gone(&self) {
         self.lives().await;
-        self.orchestrator.leases.let_pass(Duration::from_mins(1));
+        self.orchestrator.claim.leases.let_pass(Duration::from_mins(1));
         self.lives().await;
     }
 }
@@ -85,7 +90,7 @@ async fn a_sandbox_that_two_servers_reach_outlives_the_one_that_started_it() {
     let run = async |job| site.store.get_run(job).await.unwrap().unwrap().run;
     // The second job goes where there is none yet.
     let (here, job) = (first.takes_in(Arch::host()).await, first.takes_in(Arch::host()).await);
-    assert_eq!(run(here).await.plan.host, Some(first.orchestrator.id));
+    assert_eq!(run(here).await.plan.host, Some(first.orchestrator.claim.id()));
     let plan = run(job).await.plan;
     assert_eq!((plan.place.as_deref(), plan.host), (Some(NODE), None));
     first.launches(job).await;
@@ -94,35 +99,38 @@ async fn a_sandbox_that_two_servers_reach_outlives_the_one_that_started_it() {
 
     // The other server leaves the job alone while the first one lives.
     second.lives().await;
-    second.orchestrator.settle_once().await.unwrap();
-    assert_eq!(run(job).await.owner, Some(first.orchestrator.id));
+    second.orchestrator.settle.pass().await.unwrap();
+    assert_eq!(run(job).await.owner, Some(first.orchestrator.claim.id()));
     assert!(node.sandboxes.lock().unwrap().contains_key(&job));
 
     second.finds_the_others_gone().await;
-    second.orchestrator.settle_once().await.unwrap();
+    second.orchestrator.settle.pass().await.unwrap();
     let adopted = run(job).await;
-    assert_eq!((adopted.owner, adopted.attempt), (Some(second.orchestrator.id), 1));
+    assert_eq!(
+        (adopted.owner, adopted.attempt),
+        (Some(second.orchestrator.claim.id()), 1)
+    );
     // What was on the first one's own host is tried again.
     assert_eq!((run(here).await.state, run(here).await.attempt), (State::Queued, 2));
     second.says_nothing(job, &facts.token).await.unwrap();
-    second.orchestrator.watch_once().await.unwrap();
+    second.orchestrator.watch.pass().await.unwrap();
     assert_eq!(run(job).await.state, State::Launching);
 
     // The first one was only asleep: neither its clocks nor its sweeps harm the job.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     second.says_nothing(job, &facts.token).await.unwrap();
-    first.orchestrator.watch_once().await.unwrap();
-    first.orchestrator.launch_once().await.unwrap();
-    first.orchestrator.settle_once().await.unwrap();
-    second.orchestrator.watch_once().await.unwrap();
+    first.orchestrator.watch.pass().await.unwrap();
+    first.orchestrator.launch.pass().await.unwrap();
+    first.orchestrator.settle.pass().await.unwrap();
+    second.orchestrator.watch.pass().await.unwrap();
     let now = run(job).await;
-    assert_eq!((now.owner, now.attempt), (Some(second.orchestrator.id), 1));
+    assert_eq!((now.owner, now.attempt), (Some(second.orchestrator.claim.id()), 1));
     assert_eq!(node.facts(job).token, facts.token);
 
     // Its end is the new owner's business, and nothing is left.
     let failure = Failure::new(Code::Cancelled, "enough");
-    first.orchestrator.cancel(job, failure).await.unwrap();
-    second.orchestrator.settle_once().await.unwrap();
+    first.orchestrator.jobs.cancel(job, failure).await.unwrap();
+    second.orchestrator.settle.pass().await.unwrap();
     assert!(node.sandboxes.lock().unwrap().is_empty() && run(job).await.settled);
 }
 
@@ -150,11 +158,11 @@ async fn a_place_that_hangs_costs_the_jobs_elsewhere_nothing() {
     }
 
     // The clocks of all jobs run, whatever the place says, and both have made no progress.
-    server.orchestrator.watch_once().await.unwrap();
+    server.orchestrator.watch.pass().await.unwrap();
     node.hangs.store(true, Ordering::Relaxed);
     let ended = async {
         while !run(here).await.state.is_final() || !run(there).await.state.is_final() {
-            server.orchestrator.watch_once().await.unwrap();
+            server.orchestrator.watch.pass().await.unwrap();
         }
     };
     tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap();
@@ -164,7 +172,7 @@ async fn a_place_that_hangs_costs_the_jobs_elsewhere_nothing() {
 
     // Nor do the others wait until that place has cleared away.
     let mut tasks = Tasks::new();
-    server.orchestrator.settle_soon(&mut tasks).await.unwrap();
+    server.orchestrator.settle.pass_soon(&mut tasks).await.unwrap();
     let settled = async |job| {
         while !run(job).await.settled {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -172,7 +180,7 @@ async fn a_place_that_hangs_costs_the_jobs_elsewhere_nothing() {
     };
     let in_time = Duration::from_secs(20);
     tokio::time::timeout(in_time, settled(here)).await.unwrap();
-    let swept = server.orchestrator.sweep_once().await.unwrap_err();
+    let swept = server.orchestrator.sweep.pass().await.unwrap_err();
     assert_eq!(swept.code, Code::PlaceSilent);
     assert!(!run(there).await.settled);
     node.hangs.store(false, Ordering::Relaxed);
@@ -200,29 +208,32 @@ async fn a_job_goes_to_the_server_whose_host_has_its_architecture() {
     let plan = run(job).await.plan;
     assert_eq!(
         (plan.place.as_deref(), plan.host),
-        (Some(LOCAL), Some(second.orchestrator.id))
+        (Some(LOCAL), Some(second.orchestrator.claim.id()))
     );
     assert_eq!(plan.how, How::Native);
     assert!(plan.why.contains(" at "), "{}", plan.why);
 
     first.launches(job).await;
     assert_eq!(run(job).await.state, State::Queued);
-    let (_, reason) = first.orchestrator.waiting(job).unwrap();
+    let (_, reason) = first.orchestrator.glance.waiting(job).unwrap();
     assert!(reason.starts_with("it waits for its turn at "), "{reason}");
     second.launches(job).await;
-    assert_eq!(second.orchestrator.waiting(job), None);
-    assert_eq!(run(job).await.owner, Some(second.orchestrator.id));
+    assert_eq!(second.orchestrator.glance.waiting(job), None);
+    assert_eq!(run(job).await.owner, Some(second.orchestrator.claim.id()));
     assert!(second.place.sandboxes.lock().unwrap().contains_key(&job));
     assert!(first.place.sandboxes.lock().unwrap().is_empty());
 
     // The next one has to do without that host.
     let next = first.takes_in(foreign()).await;
-    assert_eq!(run(next).await.plan.host, Some(second.orchestrator.id));
+    assert_eq!(run(next).await.plan.host, Some(second.orchestrator.claim.id()));
     first.finds_the_others_gone().await;
     first.looks_at(&[]).await;
     first.launches(next).await;
     let run = run(next).await;
-    assert_eq!((run.plan.how, run.owner), (How::Emulated, Some(first.orchestrator.id)));
+    assert_eq!(
+        (run.plan.how, run.owner),
+        (How::Emulated, Some(first.orchestrator.claim.id()))
+    );
 }
 
 #[tokio::test]
@@ -254,14 +265,14 @@ async fn an_agent_is_alive_whichever_server_it_calls() {
     };
     for n in 0..4 {
         tokio::time::sleep(Duration::from_millis(600)).await;
-        other.orchestrator.answer(job, &token, log(n)).await.unwrap();
-        owner.orchestrator.watch_once().await.unwrap();
+        other.orchestrator.desk.answer(job, &token, log(n)).await.unwrap();
+        owner.orchestrator.watch.pass().await.unwrap();
         assert!(!site.state(job).await.is_final(), "{n}");
     }
     // A sign of life is no progress.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     other.says_nothing(job, &token).await.unwrap();
-    owner.orchestrator.watch_once().await.unwrap();
+    owner.orchestrator.watch.pass().await.unwrap();
     let State::Failed(failure) = site.state(job).await else {
         panic!("{:?}", site.state(job).await);
     };
@@ -278,7 +289,7 @@ async fn a_line_is_passed_on_to_the_server_that_has_the_port() {
         site.server_of(Arch::host(), WatchSettings::default(), &node),
         site.server_of(Arch::host(), WatchSettings::default(), &node),
     );
-    let routes = crate::api::agent::router(owner.orchestrator.clone());
+    let routes = crate::api::agent::router(owner.orchestrator.desk.clone());
     tokio::spawn(async move { axum::serve(api, routes).await });
     let job = site.launched(&owner).await;
     let token = owner.place.facts(job).token;
@@ -287,14 +298,14 @@ async fn a_line_is_passed_on_to_the_server_that_has_the_port() {
         jail: false,
         when: ShellTime::Customize,
     });
-    let shelled = owner.orchestrator.change(job, |run, _| {
+    let shelled = owner.orchestrator.jobs.change(job, |run, _| {
         run.shell = Some(shell.clone());
         Ok(())
     });
     shelled.await.unwrap().unwrap().unwrap();
     let users = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = users.local_addr().unwrap().port();
-    owner.orchestrator.shells.serve(job, port, users);
+    owner.orchestrator.shells.shells.serve(job, port, users);
 
     // Before the other one knows the owner, and to a third one, the line is closed.
     for (passed_on, lives) in [(false, false), (true, true)] {
@@ -305,17 +316,23 @@ async fn a_line_is_passed_on_to_the_server_that_has_the_port() {
         if passed_on {
             other
                 .orchestrator
+                .desk
+                .lines
                 .pass_on(ServerId::new(), job, &token, Box::new(line))
                 .await;
         } else {
-            other.orchestrator.take_line(job, &token, Box::new(line), false).await;
+            other
+                .orchestrator
+                .desk
+                .take_line(job, &token, Box::new(line), false)
+                .await;
         }
         assert_eq!(agent.read(&mut [0]).await.unwrap(), 0);
     }
     owner.lives().await;
     other.lives().await;
     let (mut agent, line) = tokio::io::duplex(64);
-    let calls = other.orchestrator.clone();
+    let calls = other.orchestrator.desk.clone();
     let passing = tokio::spawn(async move { calls.take_line(job, &token, Box::new(line), false).await });
     let mut user = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     user.write_all(b"hello").await.unwrap();
@@ -337,7 +354,7 @@ async fn opens_shell(server: &Server, job: JobId) {
         jail: false,
         when: ShellTime::Customize,
     });
-    let opened = server.orchestrator.change(job, |run, now| {
+    let opened = server.orchestrator.jobs.change(job, |run, now| {
         let mut shell = shell.clone();
         shell.open("ssh-ed25519 AAAA", now, now);
         run.shell = Some(shell);
@@ -362,14 +379,14 @@ async fn users_are_told_the_way_to_a_shell_that_its_place_has_made() {
         port: 22,
     };
     let asked = || server.place.asked_for_way.lock().unwrap().len();
-    let asks_again = || server.orchestrator.shells.forget_when_asked(job);
+    let asks_again = || server.orchestrator.shells.shells.forget_when_asked(job);
 
     // A place that fails costs nobody the port, and is asked again after a while.
     *server.place.way.lock().unwrap() = Err(Failure::new(Code::ClusterGone, "away"));
     for _ in 0..3 {
-        server.orchestrator.shells_once().await.unwrap();
+        server.orchestrator.shells.pass().await.unwrap();
     }
-    let port = server.orchestrator.shells.port_of(job).unwrap();
+    let port = server.orchestrator.shells.shells.port_of(job).unwrap();
     assert_eq!((told().await, asked()), ((format!("localhost:{port}"), None), 1));
     TcpStream::connect(("127.0.0.1", port)).await.unwrap();
 
@@ -379,7 +396,7 @@ async fn users_are_told_the_way_to_a_shell_that_its_place_has_made() {
         inside: at("shell.jobs.svc"),
     });
     asks_again();
-    server.orchestrator.shells_once().await.unwrap();
+    server.orchestrator.shells.pass().await.unwrap();
     let inside = Some("shell.jobs.svc:22".to_owned());
     assert_eq!(told().await, (format!("localhost:{port}"), inside.clone()));
     *server.place.way.lock().unwrap() = Ok(ShellWay::Elsewhere {
@@ -388,7 +405,7 @@ async fn users_are_told_the_way_to_a_shell_that_its_place_has_made() {
     });
     asks_again();
     for _ in 0..3 {
-        server.orchestrator.shells_once().await.unwrap();
+        server.orchestrator.shells.pass().await.unwrap();
     }
     assert_eq!((told().await, asked()), (("198.51.100.4:22".to_owned(), inside), 3));
 
@@ -397,14 +414,14 @@ async fn users_are_told_the_way_to_a_shell_that_its_place_has_made() {
     *next.place.way.lock().unwrap() = server.place.way.lock().unwrap().clone();
     let stored = site.store.get_run(job).await.unwrap().unwrap();
     let before = told().await;
-    next.orchestrator.open_port(&stored).await.unwrap();
-    let other = next.orchestrator.shells.port_of(job).unwrap();
+    next.orchestrator.shells.open_port(&stored).await.unwrap();
+    let other = next.orchestrator.shells.shells.port_of(job).unwrap();
     assert_eq!(*next.place.asked_for_way.lock().unwrap(), [other]);
     assert_eq!(told().await, before);
 
     // One that shall have no such way says its own port.
     let last = site.server(WatchSettings::default());
-    last.orchestrator.open_port(&stored).await.unwrap();
-    let own = last.orchestrator.shells.port_of(job).unwrap();
+    last.orchestrator.shells.open_port(&stored).await.unwrap();
+    let own = last.orchestrator.shells.shells.port_of(job).unwrap();
     assert_eq!(told().await, (format!("localhost:{own}"), None));
 }

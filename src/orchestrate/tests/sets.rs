@@ -36,7 +36,7 @@ async fn set(site: &Site, server: &Server, time_limit_s: Option<u32>) -> (Sets, 
 
 /// What a look finds after that time.
 async fn look(sets: &Sets, id: SetId, after: Duration) -> (ArchState, SetState, String) {
-    let looked = sets.look(id, Moment::now().plus(after)).await.unwrap().unwrap();
+    let looked = sets.look.look(id, Moment::now().plus(after)).await.unwrap().unwrap();
     let judged = &looked.judged[0];
     (judged.state, looked.state(), judged.why.clone().unwrap_or_default())
 }
@@ -46,7 +46,7 @@ fn job_of(looked: &Looked) -> JobId {
 }
 
 async fn launch(server: &Server, job: JobId) {
-    server.orchestrator.launch_once().await.unwrap();
+    server.orchestrator.launch.pass().await.unwrap();
     server.has_started(job).await;
 }
 
@@ -85,7 +85,7 @@ async fn an_image_counts_once_it_was_read_whatever_its_job_says() {
     launch(&server, job).await;
     finish(&site, &server, job).await;
     assert_eq!(look(&sets, id, NOW).await.1, SetState::Building);
-    server.orchestrator.commit_once().await.unwrap();
+    server.orchestrator.commit.pass().await.unwrap();
     assert_eq!(site.state(job).await, State::Success);
 
     *fault.lock().unwrap() = Some((403, "manifest.json"));

@@ -26,7 +26,7 @@ async fn an_agent_decides_neither_how_many_warnings_a_record_has_nor_how_long_th
     let job = site.launched(&server).await;
     let token = server.place.facts(job).token;
     let tell = async |first, events: Vec<What>| {
-        let told = server.orchestrator.answer(job, &token, batch(first, events)).await;
+        let told = server.orchestrator.desk.answer(job, &token, batch(first, events)).await;
         told.unwrap();
     };
     let warnings = async || site.store.get_run(job).await.unwrap().unwrap().run.warnings;

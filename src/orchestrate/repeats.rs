@@ -1,35 +1,35 @@
 //! Repeats a job that has ended, as a new job. It reads and writes rows of the store, and copies changes in S3.
 
-use super::Refusal;
+use std::sync::Arc;
+
 use kiln_records::{
-    Job, JobId, JobStatus, Moment, Run, Shell, Step,
+    Job, JobId, Run, Shell, Step,
     run::{Plan, Refused, ResumeFrom},
 };
 
+use super::{
+    bells::Bells, claim::Claim, life::Life, refusal::Refusal, row::Jobs, sample::record_like, shell_ports::show_shell,
+    shells::ShellDoors,
+};
 use crate::{
+    artifacts::ArtifactStore,
     metrics,
-    orchestrate::{orchestrator::Orchestrator, shell_ports::show_shell},
-    store::StoredRun,
+    store::{SharedStore, StoredRun},
 };
 
-/// The record of a new job like another one.
-pub(in crate::orchestrate) fn record_like(job: &Job, id: JobId) -> Job {
-    let renamed = |text: &str| text.replace(&job.id.to_string(), &id.to_string());
-    Job {
-        id,
-        created: Moment::now(),
-        status: JobStatus::Creating,
-        resultant_image_id: None,
-        kubernetes_job: renamed(&job.kubernetes_job),
-        kubernetes_service: renamed(&job.kubernetes_service),
-        kubernetes_configmap: renamed(&job.kubernetes_configmap),
-        kubernetes_pvc: renamed(&job.kubernetes_pvc),
-        kubernetes_secret: job.kubernetes_secret.as_deref().map(renamed),
-        ..job.clone()
-    }
+/// Repeats jobs.
+#[derive(Debug)]
+pub struct Repeats {
+    pub(super) store: SharedStore,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) bells: Arc<Bells>,
+    pub(super) artifacts: ArtifactStore,
+    pub(super) shells: Arc<ShellDoors>,
+    pub(super) life: Arc<Life>,
 }
 
-impl Orchestrator {
+impl Repeats {
     /// Repeats a job that has ended, as a new job; starts from a given step if the files of the old sandbox still
     /// exist.
     ///
@@ -55,10 +55,10 @@ impl Orchestrator {
             resume: from.map(|step| ResumeFrom {
                 job: job.id,
                 step,
-                server: self.id,
+                server: self.claim.id(),
             }),
             who,
-            runner: self.runner,
+            runner: self.claim.runner(),
             ..run.plan.clone()
         });
         new.shell = run.shell.as_ref().map(|shell| Shell::new(shell.wish.clone()));
@@ -69,11 +69,12 @@ impl Orchestrator {
         if let Some(image) = &mut new.plan.image {
             self.artifacts.copy_changes(id, &mut image.changes).await?;
         }
-        new.owner = self.runner.map(|_| self.id);
+        new.owner = self.claim.is_command().then(|| self.claim.id());
         let mut record = record_like(job, id);
         if from.is_some() {
             // The files go to one job only.
             let taken = self
+                .jobs
                 .change(job.id, |run, _| {
                     if !run.kept {
                         return Err(Refused {
@@ -91,16 +92,16 @@ impl Orchestrator {
         }
         let open = self.store.open_runs().await?;
         if let Some(shell) = &mut new.shell {
-            shell.at = self.shell_address(open.iter().map(|stored| &stored.run));
+            shell.at = self.shells.free_address(open.iter().map(|stored| &stored.run));
         }
         show_shell(&mut record, &new);
-        if self.runner.is_some() {
+        if self.claim.is_command() {
             // The job has an owner from now on, and other hosts must see that it lives.
-            self.show_life().await?;
+            self.life.show().await?;
         }
         self.store.insert_run(&record, &new).await?;
         metrics::job_asked(&record);
-        self.wake.launch.notify_one();
+        self.bells.launch.notify_one();
         Ok(record)
     }
 
@@ -109,7 +110,7 @@ impl Orchestrator {
         if !run.settled {
             return Err(Refusal::NotSettled);
         }
-        if !run.kept || run.owner != Some(self.id) {
+        if !run.kept || run.owner != Some(self.claim.id()) {
             return Err(Refusal::FilesGone);
         }
         let steps = run.plan.steps();

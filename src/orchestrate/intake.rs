@@ -1,7 +1,8 @@
 //! Accepts a new job: decides where it runs and what it gets, or why it cannot be carried out at all. It reads and
 //! writes rows of the store, and asks this host's driver for the capacity.
 
-use super::Refusal;
+use std::sync::Arc;
+
 use kiln_records::{
     CacheDepth, Epoch, ImageId, Job, Moment, Run, Shell, ShellWish, TwinLevel,
     additions::Additions,
@@ -9,18 +10,19 @@ use kiln_records::{
     run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
 };
 
-use crate::{
-    metrics,
-    orchestrate::{
-        admit::{Asked, Limits, needs},
-        orchestrator::Orchestrator,
-        places::Decision,
-        shell_ports::show_shell,
-    },
+use super::{
+    admit::{Asked, HISTORY, Limits, needs},
+    bells::Bells,
+    claim::Claim,
+    life::Life,
+    places::Decision,
+    placing::Placing,
+    refusal::Refusal,
+    row::Jobs,
+    shell_ports::show_shell,
+    shells::ShellDoors,
 };
-
-/// The number of past builds of a recipe that tell what the next one will need.
-pub(in crate::orchestrate) const HISTORY: u32 = 5;
+use crate::{config::CapacitySettings, metrics, store::SharedStore};
 
 /// The parts of a new job beside its record.
 #[derive(Debug, Clone, Default)]
@@ -69,15 +71,32 @@ pub struct NewRun {
     pub who: Option<String>,
 }
 
-impl Orchestrator {
+/// Accepts jobs.
+#[derive(Debug)]
+pub struct Intake {
+    pub(super) store: SharedStore,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) bells: Arc<Bells>,
+    pub(super) placing: Arc<Placing>,
+    pub(super) shells: Arc<ShellDoors>,
+    pub(super) life: Arc<Life>,
+    pub(super) capacity: CapacitySettings,
+    /// Which tools may run as native twins when neither the request nor the recipe says.
+    pub(super) twins: TwinLevel,
+    /// How much of earlier jobs a job may reuse that does not say.
+    pub(super) cache: CacheDepth,
+}
+
+impl Intake {
     /// Decides where a new job runs and adds it. A job that cannot be carried out here is added too, already ended,
     /// with the reason.
     ///
     /// # Errors
     ///
     /// When the id is taken, or the store or the place does not answer. In both cases the job is not added.
-    pub(in crate::orchestrate) async fn accept(&self, mut job: Job, new: NewRun) -> Result<Job, Refusal> {
-        let capacity = self.places.local().capacity().await?;
+    pub(super) async fn accept(&self, mut job: Job, new: NewRun) -> Result<Job, Refusal> {
+        let capacity = self.placing.places.local().capacity().await?;
         let limits = Limits::of(&capacity, &self.capacity);
         let history: Vec<Used> = self
             .store
@@ -103,7 +122,7 @@ impl Orchestrator {
             values: new.values,
             template_mode: new.template_mode,
             squashfs: new.squashfs,
-            twins: new.twins.unwrap_or(self.emulation.twins),
+            twins: new.twins.unwrap_or(self.twins),
             verify_twins: new.verify_twins,
             epoch: new.epoch,
             cache: new.cache.unwrap_or(match new.cache_from {
@@ -126,19 +145,19 @@ impl Orchestrator {
             resume: None,
             who: new.who,
             image: new.image,
-            runner: self.runner,
+            runner: self.claim.runner(),
             keep: new.keep,
             repos_timeout_s: new.repos_timeout_s.unwrap_or(REPOS_TIMEOUT_S),
         });
         // A job of a command stays where the command is.
-        run.owner = self.runner.map(|_| self.id);
+        run.owner = self.claim.is_command().then(|| self.claim.id());
         // Until this job's row exists, the next job must not count the same room.
-        let _placing = self.placing.lock().await;
-        let decision = self.decide(&job, &run.plan).await?;
+        let _placing = self.placing.turn.lock().await;
+        let decision = self.placing.decide(&job, &run.plan).await?;
         if let Some(wish) = new.shell {
             let mut shell = Shell::new(wish);
             let open = self.store.open_runs().await?;
-            shell.at = self.shell_address(open.iter().map(|stored| &stored.run));
+            shell.at = self.shells.free_address(open.iter().map(|stored| &stored.run));
             run.shell = Some(shell);
         }
         // In its first state a run can be placed and can fail.
@@ -149,9 +168,9 @@ impl Orchestrator {
         };
         job.status = run.status(job.status);
         show_shell(&mut job, &run);
-        if self.runner.is_some() {
+        if self.claim.is_command() {
             // The job has an owner from now on, and other hosts must see that it lives.
-            self.show_life().await?;
+            self.life.show().await?;
         }
         self.store.insert_run(&job, &run).await?;
         metrics::job_asked(&job);
@@ -160,10 +179,10 @@ impl Orchestrator {
         }
         match decision {
             Decision::Refused(failure) => {
-                self.say(job.id, format!("error: {failure}")).await;
-                self.wake.settle.notify_one();
+                self.jobs.say(job.id, format!("error: {failure}")).await;
+                self.bells.settle.notify_one();
             }
-            Decision::Placed(_) | Decision::Later(_) => self.wake.launch.notify_one(),
+            Decision::Placed(_) | Decision::Later(_) => self.bells.launch.notify_one(),
         }
         Ok(job)
     }
