@@ -1,5 +1,6 @@
 //! Facts about this machine: its name, its memory and its package mirror, and what builds trust. Reads files of the system.
 
+mod own_dir;
 pub(crate) mod trust;
 
 use std::{
@@ -7,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use own_dir::OwnDir;
 pub use trust::{ca_bundle, kept_authorities, signing_keys};
 
 /// The kernel's id of this boot.

@@ -19,7 +19,6 @@ mod packages;
 mod places;
 mod prove;
 mod receive;
-mod scratch;
 mod sdk;
 mod store;
 mod stored_parts;
@@ -41,7 +40,6 @@ pub use self::{
     places::Misplaced,
     prove::MANIFEST,
     receive::{Expected, Received, Room, largest_part},
-    scratch::Scratch,
     store::{ArtifactStore, Copied, ObjectInfo, ReadError},
 };
 pub use crate::config::S3Settings;

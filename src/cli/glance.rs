@@ -18,9 +18,9 @@ use super::{
     values::arch,
 };
 use crate::{
-    artifacts::Scratch,
     disk::Form,
     glance::{Disk, Glance, Login},
+    host::OwnDir,
 };
 
 /// What destinations in Glance begin with.
@@ -112,7 +112,7 @@ impl GlanceOptions {
         // Before the work: a login that is not complete, or that is refused.
         let glance = Box::pin(Glance::open(Login::from_environment()?)).await?;
         let image = Box::pin(ImageSource::open(image, self.arch, options, config, printer)).await?;
-        let dir = Scratch::new(&config()?.data_dir)?;
+        let dir = OwnDir::for_downloads(&config()?.data_dir)?;
         let (form, file) = (
             Form::from(self.form.unwrap_or(FormName::Qcow2)),
             dir.path().join("disk"),

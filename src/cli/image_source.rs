@@ -14,12 +14,7 @@ use super::{
     records::request,
     session::{ReadConfig, ServerOptions, Session},
 };
-use crate::{
-    artifacts::{ArtifactStore, Scratch},
-    client::collection::IMAGES,
-    config::Config,
-    site,
-};
+use crate::{artifacts::ArtifactStore, client::collection::IMAGES, config::Config, host::OwnDir, site};
 
 /// The most that is read of kernel parameters, in bytes.
 const MOST_PARAMETERS: u64 = 64 * 1024;
@@ -38,7 +33,7 @@ pub(super) struct ImageSource {
     /// The kernel parameters; empty if there are none.
     pub(super) parameters: String,
     /// Where downloaded files are.
-    _dir: Option<Scratch>,
+    _dir: Option<OwnDir>,
 }
 
 /// An image before its files are checked.
@@ -47,7 +42,7 @@ struct Found {
     record: Option<(String, String)>,
     arch: Option<Arch>,
     artifacts: Vec<(ArtifactKind, PathBuf)>,
-    dir: Option<Scratch>,
+    dir: Option<OwnDir>,
 }
 
 impl ImageSource {
@@ -110,7 +105,7 @@ async fn of_record(given: &str, session: &Session, config: &Config) -> Result<Fo
     })?;
     let link = Link::s3(bucket, key, link.text("etag").unwrap_or_default());
     let arch = record.text("arch").and_then(|arch| arch.parse().ok());
-    let dir = Scratch::new(&config.data_dir)?;
+    let dir = OwnDir::for_downloads(&config.data_dir)?;
     let read = async |store: &ArtifactStore| download(store, &link, dir.path(), &session.printer).await;
     let (artifacts, manifest) = with_artifacts(session, config, read).await?;
     Ok(Found {

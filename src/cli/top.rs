@@ -138,7 +138,7 @@ fn place(place: &Data) -> Data {
     let is = match place.get("usable") {
         Data::Bool(true) => "ready",
         Data::Bool(false) => "cannot be used",
-        _ => "not looked at yet",
+        _ => place.text("awaits").unwrap_or("not looked at yet"),
     };
     row([
         ("name", place.get("name").clone()),
@@ -222,7 +222,8 @@ mod tests {
              "place": "kubernetes-x86_64", "attempt": 2, "started": "2026-11-20T12:59:00.000000+00:00", "heard_s": null, "waits": "no node has room"}],
         "places": [
             {"name": "local", "arch": "x86_64", "usable": true, "jobs": 1, "cpus": 4, "memory_bytes": 19327352832, "disk_free_bytes": 107374182400, "disk_total_bytes": 214748364800},
-            {"name": "x3000c0s1b0n0", "arch": "aarch64", "usable": false, "jobs": 0, "cpus": null, "memory_bytes": null, "disk_free_bytes": null, "disk_total_bytes": null}]}"#;
+            {"name": "x3000c0s1b0n0", "arch": "aarch64", "usable": false, "jobs": 0, "cpus": null, "memory_bytes": null, "disk_free_bytes": null, "disk_total_bytes": null},
+            {"name": "x3000c0s2b0n0", "arch": "aarch64", "usable": null, "awaits": "the toolbox for aarch64 is being built", "jobs": 0}]}"#;
 
     #[test]
     fn one_screen_says_it_all() {

@@ -685,14 +685,20 @@ impl Place {
 
     /// Finds out what the place offers.
     async fn try_out(&self, before: &Seen, arch: Arch, machines: bool) -> Seen {
-        let capacity = self.measuring.result(&self.driver, &self.name).await;
-        self.note_capacity(capacity.as_ref().ok().copied());
-        let shared_kernel = self.driver.shared_kernel().await;
-        let own_kernel = if machines {
+        // A trial comes first: it may bring what a measurement is made by.
+        let mut shared_kernel = self.driver.shared_kernel().await;
+        let mut own_kernel = if machines {
             self.driver.own_kernel().await
         } else {
             before.offers.own_kernel.clone()
         };
+        let capacity = self.measuring.result(&self.driver, &self.name).await;
+        self.note_capacity(capacity.as_ref().ok().copied());
+        if let Err(gone) = &capacity {
+            // A trial is believed for minutes, in which the place may have gone.
+            shared_kernel = shared_kernel.and_then(|()| Err(gone.clone()));
+            own_kernel = own_kernel.and_then(|_| Err(gone.clone()));
+        }
         let unknown = matches!(&own_kernel, Err(failure) if failure.code == Code::NotLookedAt);
         Seen {
             offers: Offers {

@@ -74,6 +74,8 @@ struct Place {
     measures_slowly: AtomicBool,
     /// Whether its sandboxes do not get started for now.
     is_slow: AtomicBool,
+    /// Whether its resources cannot be measured for now.
+    unmeasured: AtomicBool,
     /// Whether it cannot be asked for now.
     away: AtomicBool,
     /// Whether it starts nothing, and finds that out when it is looked at.
@@ -98,6 +100,7 @@ impl Place {
             hangs: AtomicBool::new(false),
             measures_slowly: AtomicBool::new(false),
             is_slow: AtomicBool::new(false),
+            unmeasured: AtomicBool::new(false),
             away: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             way: Mutex::new(Ok(ShellWay::Server)),
@@ -174,6 +177,9 @@ impl Driver for Place {
         self.answers().await;
         if self.measures_slowly.load(Ordering::Relaxed) {
             tokio::time::sleep(2 * ANSWER).await;
+        }
+        if self.unmeasured.load(Ordering::Relaxed) {
+            return Err(Failure::new(Code::EngineGone, "no route to host"));
         }
         Ok(Capacity {
             cpus: 2,

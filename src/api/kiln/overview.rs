@@ -105,6 +105,8 @@ struct PlaceNow {
     arch: Arch,
     /// Whether it can make sandboxes of some kind; null before the first look.
     usable: Option<bool>,
+    /// What it waits for before it can be looked at.
+    awaits: Option<String>,
     /// The jobs that hold room there; for `local`, those of this server.
     jobs: u64,
     /// Its CPUs.
@@ -165,6 +167,7 @@ pub(in crate::api) async fn get(State(api): State<Api>) -> Result<Json<Overview>
         jobs: held.get(seen.name.as_str()).copied().unwrap_or_default(),
         arch: seen.arch,
         usable: seen.is_known.then(|| seen.is_usable()),
+        awaits: seen.awaits,
         cpus: seen.capacity.map(|capacity| capacity.cpus),
         memory_bytes: seen.capacity.map(|capacity| capacity.memory),
         disk_free_bytes: seen.capacity.map(|capacity| capacity.disk_free),

@@ -26,7 +26,7 @@ use nix::{
 
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, fstat, openat, statat};
 
-use super::{die_with_parent, idmap::IdMap};
+use super::{die_with_parent, idmap::IdMap, user_namespace_failure};
 
 /// The shortest pause between two walks.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -61,8 +61,12 @@ impl Walker {
         let child = match unsafe { fork() }.map_err(system)? {
             ForkResult::Child => {
                 drop(results);
-                // It ends with an error when the socket is closed.
-                let _ = walk_for_ever(&dir, theirs);
+                // A walk ends with an error when the socket is closed, and no reader is left for it.
+                if let Err(errno) = unshare_for_walk() {
+                    let _ = (&theirs).write_all(&(errno as i32).to_ne_bytes());
+                } else {
+                    let _ = walk_for_ever(&dir, theirs);
+                }
                 std::process::exit(0);
             }
             ForkResult::Parent { child } => child,
@@ -73,8 +77,13 @@ impl Walker {
             last: (0, 0),
             results: results.try_clone().map_err(socket)?,
         };
-        let mut ready = [0];
+        // Zero, or the number of what went wrong.
+        let mut ready = [0; 4];
         results.read_exact(&mut ready).map_err(socket)?;
+        match i32::from_ne_bytes(ready) {
+            0 => {}
+            errno => return Err(user_namespace_failure(Errno::from_raw(errno))),
+        }
         ids.apply(child)?;
         results.write_all(&ready).map_err(socket)?;
         walker.results.set_nonblocking(true).map_err(socket)?;
@@ -101,12 +110,15 @@ impl Drop for Walker {
     }
 }
 
-fn walk_for_ever(dir: &OwnedFd, mut results: UnixStream) -> std::io::Result<()> {
+fn unshare_for_walk() -> Result<(), Errno> {
     die_with_parent();
     let _ = prctl::set_name(c"kiln-walk");
-    unshare(CloneFlags::CLONE_NEWUSER)?;
-    results.write_all(&[1])?;
-    results.read_exact(&mut [0])?;
+    unshare(CloneFlags::CLONE_NEWUSER)
+}
+
+fn walk_for_ever(dir: &OwnedFd, mut results: UnixStream) -> std::io::Result<()> {
+    results.write_all(&0_i32.to_ne_bytes())?;
+    results.read_exact(&mut [0; 4])?;
     setgroups(&[])?;
     setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0))?;
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))?;

@@ -15,9 +15,10 @@ use kiln_records::{
 
 use super::{NotKept, Sets, TRIES, look::BOOTING};
 use crate::{
-    artifacts::{BootSource, NoBootSource, Scratch, Unusable},
+    artifacts::{BootSource, NoBootSource, Unusable},
     boot::{self, parameters, verdict::Until},
     config::BootCheckSettings,
+    host::OwnDir,
     orchestrate::{orchestrator::Orchestrator, rooms::RoomForBoot},
     sandbox::namespace::{Bootable, NamespaceDriver, ROOT_DEVICE, memory_of_host},
     store::StoreError,
@@ -193,7 +194,7 @@ impl Booter {
         let text = artifacts.boot_parameters(&source).await?;
         let parameters = parameters::for_check(&text, ROOT_DEVICE, "")
             .ok_or_else(|| NoBootSource::Never("its kernel parameters are longer than 2048 bytes".to_owned()))?;
-        let dir = Scratch::new(&self.data_dir)?;
+        let dir = OwnDir::for_downloads(&self.data_dir)?;
         let [root, kernel, initrd] = artifacts.download_boot(&source, sizes, dir.path()).await?;
         let machine = Bootable {
             arch: candidate.arch,

@@ -210,6 +210,24 @@ async fn a_place_where_nothing_starts_any_more_is_looked_at_again_and_its_jobs_w
     }
 }
 
+/// A trial is believed for minutes, a measurement is made at each look.
+#[tokio::test]
+async fn a_place_that_is_gone_is_not_called_ready_because_of_an_earlier_trial() {
+    let site = Site::new().await;
+    let server = site.server(WatchSettings::default());
+    let places = &server.orchestrator.places;
+    let look = async || {
+        join_all(places.looks(&[])).await;
+        let seen = places.look_back().remove(0);
+        (seen.is_usable(), seen.lacks)
+    };
+    assert_eq!(look().await, (true, None));
+    server.place.unmeasured.store(true, Ordering::Relaxed);
+    assert_eq!(look().await, (false, Some("no route to host".to_owned())));
+    server.place.unmeasured.store(false, Ordering::Relaxed);
+    assert_eq!(look().await, (true, None));
+}
+
 /// The first job at a new site makes the toolbox, and with it the kernel of virtual machines comes.
 #[tokio::test]
 async fn a_place_that_cannot_be_looked_at_yet_is_not_taken_for_one_without_machines() {

@@ -6,28 +6,35 @@
 
 use std::{
     collections::BTreeSet,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use kiln_records::{Code, Failure};
-use openssh::{ForwardType, Session, Socket};
-use tempfile::TempDir;
+use openssh::{ControlPersist, ForwardType, Session, Socket};
 use tokio::sync::Mutex;
 
 use super::fault::gone;
-use crate::remote_nodes::{RemoteNodeSettings, describe};
+use crate::{
+    host::OwnDir,
+    remote_nodes::{RemoteNodeSettings, describe},
+};
 
 /// How long a connection may be silent before the client checks that the host is alive.
 const ALIVE: Duration = Duration::from_secs(15);
+
+/// How many seconds a connection lasts that nothing goes through. A living server looks at its places each minute; one that
+/// was killed leaves its client behind.
+const IDLE: NonZeroUsize = NonZeroUsize::new(600).unwrap();
 
 /// An SSH connection.
 #[derive(Debug)]
 pub(super) struct Tunnel {
     session: Session,
     // Sockets in a directory that only this user may enter.
-    dir: TempDir,
+    dir: OwnDir,
     used: AtomicBool,
     carried: Mutex<BTreeSet<PathBuf>>,
 }
@@ -42,7 +49,8 @@ impl Tunnel {
         let failed = |why: String| gone(format!("cannot reach the container engine on {host}: {why}"));
         let mut builder = login.session();
         builder.server_alive_interval(ALIVE);
-        let dir = tempfile::Builder::new().prefix("kiln-ssh-").tempdir();
+        builder.control_persist(ControlPersist::IdleFor(IDLE));
+        let dir = OwnDir::new_in(&std::env::temp_dir(), "kiln-ssh-");
         let dir = dir.map_err(|error| Failure::io("cannot make a directory for sockets", &error))?;
         let session = builder.connect(host).await.map_err(|error| failed(describe(&error)))?;
         let tunnel = Self {

@@ -1,4 +1,4 @@
-//! Directories for what a process downloads or makes on the way. Writes below one directory of the data directory.
+//! Directories for what a process has as long as it lives: downloads, sockets. Writes below a directory that its caller names.
 //!
 //! A directory is locked for as long as its process lives. What a killed process left is removed by the next one.
 
@@ -20,29 +20,38 @@ const YOUNG: Duration = Duration::from_mins(1);
 
 /// A directory that goes with its owner.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct OwnDir {
     // Dropped first: what is left of a directory without a lock is anybody's to remove.
     dir: TempDir,
     _lock: fs_err::File,
 }
 
-impl Scratch {
-    /// Makes a directory in the data directory, and removes those of killed processes.
+impl OwnDir {
+    /// Makes a directory for downloads in a data directory, and removes those of killed processes.
     ///
     /// # Errors
     ///
     /// `io` or `disk_full` when it cannot be made.
-    pub fn new(data: &Path) -> Result<Self, Failure> {
+    pub fn for_downloads(data: &Path) -> Result<Self, Failure> {
         let make = || -> io::Result<Self> {
             let parent = data.join("downloads");
             fs_err::create_dir_all(&parent)?;
-            sweep(&parent);
-            let dir = TempDir::new_in(&parent)?;
-            let lock = fs_err::File::create(dir.path().join(LOCK))?;
-            lock.file().try_lock()?;
-            Ok(Self { dir, _lock: lock })
+            Self::new_in(&parent, "")
         };
         make().map_err(|error| Failure::io("cannot make a directory for downloads", &error))
+    }
+
+    /// Makes a directory whose name begins with `prefix`, and removes those of killed processes with such names.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub fn new_in(parent: &Path, prefix: &str) -> io::Result<Self> {
+        sweep(parent, prefix);
+        let dir = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
+        let lock = fs_err::File::create(dir.path().join(LOCK))?;
+        lock.file().try_lock()?;
+        Ok(Self { dir, _lock: lock })
     }
 
     /// Its path.
@@ -52,9 +61,10 @@ impl Scratch {
 }
 
 /// Removes directories whose process is gone. One that cannot be removed is left to the next process.
-fn sweep(parent: &Path) {
+fn sweep(parent: &Path, prefix: &str) {
     let entries = fs_err::read_dir(parent).into_iter().flatten().flatten();
-    for dir in entries.map(|entry| entry.path()).filter(is_left) {
+    let named = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()));
+    for dir in named.map(|entry| entry.path()).filter(is_left) {
         let _ = fs_err::remove_dir_all(dir);
     }
 }
@@ -85,7 +95,7 @@ mod tests {
     fn what_a_killed_command_left_goes_and_nothing_else() {
         let data = tempfile::tempdir().unwrap();
         let downloads = data.path().join("downloads");
-        let live = Scratch::new(data.path()).unwrap();
+        let live = OwnDir::for_downloads(data.path()).unwrap();
         let old = |name: &str| {
             let dir = downloads.join(name);
             fs_err::create_dir_all(&dir).unwrap();
@@ -101,7 +111,7 @@ mod tests {
         let (left, young) = (old("left"), old("young"));
         age(&left);
         age(live.path());
-        let next = Scratch::new(data.path()).unwrap();
+        let next = OwnDir::for_downloads(data.path()).unwrap();
         assert!(!left.exists() && young.exists() && live.path().exists());
         drop((live, next));
         assert_eq!(fs_err::read_dir(&downloads).unwrap().count(), 1);
