@@ -81,7 +81,7 @@ mod webhooks;
 
 /// The tests that only `make test-all` runs, by the beginnings of their paths: those that take long, and of each area what
 /// the quick ones do not leave out.
-const LONG: [&str; 93] = [
+const LONG: [&str; 92] = [
     "agent::foreign",
     "agent::watch",
     "api::openapi::a_client_that_tries",
@@ -159,7 +159,6 @@ const LONG: [&str; 93] = [
     "sets_cli::",
     "shell::",
     "store::concurrency",
-    "store::upgrade",
     "toolbox_file::",
     "traces::",
     "transcript::",

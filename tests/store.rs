@@ -19,4 +19,3 @@ mod runs;
 mod schedules;
 mod sets;
 mod speed;
-mod upgrade;

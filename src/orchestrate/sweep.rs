@@ -49,7 +49,7 @@ impl Sweep {
     ///
     /// # Errors
     ///
-    /// As for [`Self::settle_once`].
+    /// The first failure, after everything else was tried.
     pub async fn pass(&self) -> Result<(), Failure> {
         if !self.claim.holds_lease() {
             return Ok(());

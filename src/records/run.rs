@@ -49,7 +49,6 @@ pub struct Run {
     /// The number of this attempt, from 1.
     pub attempt: u32,
     /// The attempts that failed, by what failed.
-    #[serde(default)]
     pub failed: FailedAttempts,
     /// The server whose data directory has the sandbox. A job of a command has one from the beginning.
     pub owner: Option<ServerId>,
@@ -64,27 +63,20 @@ pub struct Run {
     /// The highest usage measured.
     pub used: Option<Used>,
     /// Facts about this attempt's sandbox, as its agent reported them.
-    #[serde(default)]
     pub found: Option<SandboxFacts>,
     /// Counts of native and emulated programs, once this attempt's root is built, if it is emulated.
-    #[serde(default)]
     pub execs: Option<Execs>,
     /// What this attempt warned of.
-    #[serde(default)]
     pub warnings: Warnings,
     /// What this attempt did about the layer of its packages, once that is settled: before any script of the recipe runs.
-    #[serde(default)]
     pub layer: Option<LayerUse>,
     /// The try that failed with native twins, if one did: no later try has any.
-    #[serde(default)]
     pub twins_fallback: Option<TwinsFallback>,
     /// Its shell, if it has one.
-    #[serde(default)]
     pub shell: Option<Shell>,
     /// When this attempt was launched.
     pub launched: Option<Moment>,
     /// The earliest time of the next attempt, while the job rests after a failed one.
-    #[serde(default)]
     pub retry_at: Option<Moment>,
     /// When the job ended.
     pub ended: Option<Moment>,
@@ -93,7 +85,6 @@ pub struct Run {
     /// SHA-256 of the recipe's archive, hexadecimal, once the archive was read.
     pub recipe_sha256: Option<String>,
     /// SHA-256 of the toolbox that this attempt's sandbox is made from, hexadecimal.
-    #[serde(default)]
     pub toolbox_sha256: Option<String>,
     /// The location of the whole log, once the job has ended: `s3://bucket/key`.
     pub log: Option<String>,
@@ -156,29 +147,22 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The place of the run; none until the offers of the places are known.
-    #[serde(default = "local")]
     pub place: Option<String>,
-    /// The server whose own host the place is on, or none if all servers reach it. Absent in plans of servers that knew
-    /// only their own places.
-    #[serde(default)]
+    /// The server whose own host the place is on, or none if all servers reach it.
     pub host: Option<ServerId>,
     /// The kind of its sandbox there.
-    #[serde(default)]
     pub driver: DriverKind,
     /// Whether it needs its own kernel even if its architecture is the place's.
-    #[serde(default)]
     pub own_kernel: bool,
     /// How programs of the image's architecture run.
     pub how: How,
     /// One sentence that gives the place and the reason for it.
     pub why: String,
     /// The places that it would rather have, or as well, and that could not be had.
-    #[serde(default)]
     pub passed_over: Vec<PassedOver>,
     /// Its limits, and the resources reserved for it.
     pub needs: Needs,
     /// The image to change; a create job has a recipe instead.
-    #[serde(default)]
     pub image: Option<BaseImage>,
     /// The recipe's archive: `s3://bucket/key`.
     pub recipe: String,
@@ -187,37 +171,26 @@ pub struct Plan {
     /// The treatment of template names without a value.
     pub template_mode: TemplateMode,
     /// Options of mksquashfs.
-    #[serde(default)]
     pub squashfs: SquashfsOptions,
-    /// Which tools may run as native twins if the job is emulated. Absent in plans of servers without twins.
-    #[serde(default = "no_twins")]
+    /// Which tools may run as native twins if the job is emulated.
     pub twins: TwinLevel,
     /// Whether a root that twins helped to make is also made without them, and compared.
-    #[serde(default)]
     pub verify_twins: bool,
     /// The date of the image, if it is to be reproducible.
-    #[serde(default)]
     pub epoch: Option<Epoch>,
-    /// How much of earlier jobs it may reuse. Plans of servers without layers have none.
-    #[serde(default = "no_cache")]
+    /// How much of earlier jobs it may reuse.
     pub cache: CacheDepth,
     /// The image whose packages it starts from, whatever the repositories have by now.
-    #[serde(default)]
     pub cache_from: Option<ImageId>,
     /// Whether the request or the recipe asks for that depth or image, and not the server's default alone.
-    #[serde(default)]
     pub cache_asked: bool,
     /// Whether it may have the packages of its recipe's lock file only.
-    #[serde(default)]
     pub locked: bool,
     /// The profiles of its recipe that it builds; if there are none, those that the recipe has in force by itself.
-    #[serde(default)]
     pub profiles: Vec<String>,
     /// What it adds to the description of its recipe.
-    #[serde(default)]
     pub additions: Additions,
     /// The job whose twins this one verifies, without an image of its own.
-    #[serde(default)]
     pub verifies: Option<JobId>,
     /// Which files of `/boot` are delivered.
     pub boot: BootFiles,
@@ -227,13 +200,10 @@ pub struct Plan {
     pub who: Option<String>,
     /// The process that carries the job out, if only that one may: a command such as `kiln build`. Other jobs are a
     /// server's.
-    #[serde(default)]
     pub runner: Option<ServerId>,
     /// Whether the files of its sandbox stay on disk until the job is deleted.
-    #[serde(default)]
     pub keep: bool,
     /// How long to wait for the recipe's repositories, in seconds.
-    #[serde(default = "repos_timeout")]
     pub repos_timeout_s: u64,
 }
 
@@ -255,28 +225,8 @@ pub struct PassedOver {
 /// The time for which IMS waits for repositories, in seconds.
 pub const REPOS_TIMEOUT_S: u64 = 500;
 
-fn repos_timeout() -> u64 {
-    REPOS_TIMEOUT_S
-}
-
 /// The place that every server has: its own host.
 pub const LOCAL: &str = "local";
-
-/// The place in plans of servers that had only their own host.
-#[expect(clippy::unnecessary_wraps, reason = "that is the field's type")]
-fn local() -> Option<String> {
-    Some(LOCAL.to_owned())
-}
-
-/// The depth in plans of servers without layers.
-fn no_cache() -> CacheDepth {
-    CacheDepth::None
-}
-
-/// The level in plans of servers without twins.
-fn no_twins() -> TwinLevel {
-    TwinLevel::Off
-}
 
 impl Plan {
     /// The type of the job.
@@ -439,7 +389,6 @@ pub struct StepTime {
     /// CPU time, in milliseconds.
     pub cpu_ms: u64,
     /// When the server learned of its end.
-    #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub ended: Option<Moment>,
 }
@@ -867,7 +816,7 @@ mod tests {
 
     fn run() -> Run {
         Run::new(Plan {
-            place: local(),
+            place: Some(LOCAL.to_owned()),
             host: None,
             driver: DriverKind::Namespace,
             own_kernel: false,

@@ -59,7 +59,7 @@ impl Database {
             .after_release(|connection, _| Box::pin(is_usable(connection)))
             .connect_with(options.clone())
             .await?;
-        sqlx::migrate!("../../migrations/embedded-s3").run(&writer).await?;
+        sqlx::migrate!("./migrations").run(&writer).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .connect_with(options.pragma("query_only", "ON"))

@@ -126,7 +126,8 @@ impl From<EmbeddedError> for Failure {
             }
             EmbeddedError::Directory { source, .. } => Failure::io(&error, source),
             EmbeddedError::Migrate(sqlx::migrate::MigrateError::VersionMissing(_)) => {
-                Failure::new(Code::S3Embedded, &error).hint("the data was written by a newer Kiln; use that version")
+                Failure::new(Code::S3Embedded, &error)
+                    .hint("the data was written by a newer Kiln, or by one before 0.1.0; use that version")
             }
             _ => Failure::new(Code::S3Embedded, &error),
         }

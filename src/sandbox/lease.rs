@@ -32,7 +32,7 @@ impl Lease {
     /// Whether the process that wrote it is known to be gone.
     pub fn is_orphaned(&self) -> bool {
         let [_, pid, started] = self.numbers();
-        // An earlier version of Kiln did not say, and one that could not tell its own start says 0.
+        // One that could not tell its own start says 0.
         let pid = pid.and_then(|pid| i32::try_from(pid).ok());
         pid.zip(started.filter(|started| *started > 0))
             .is_some_and(|(pid, started)| start_time(pid).is_ok_and(|now| now != Some(started)))

@@ -8,7 +8,7 @@ use super::{Maker, Result};
 /// The budgets of what the store keeps.
 #[async_trait]
 pub trait Budgets: Send + Sync {
-    /// The caller for whom counts what comes of this record; none where Kiln made it by itself, or an earlier version did.
+    /// The caller for whom counts what comes of this record; none where Kiln made it by itself.
     async fn caller_of(&self, maker: Maker) -> Result<Option<String>>;
 
     /// What was dropped so far, by any server.

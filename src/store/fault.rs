@@ -24,7 +24,9 @@ impl From<Error> for StoreError {
 pub(super) fn migration(place: impl fmt::Display, error: &MigrateError) -> StoreError {
     StoreError::Unavailable(match error {
         MigrateError::VersionMissing(_) | MigrateError::VersionTooNew(..) => {
-            format!("{place} was last used by a newer Kiln, and this one does not know its tables")
+            format!(
+                "{place} was last used by a newer Kiln, or by one before 0.1.0, and this one does not know its tables"
+            )
         }
         MigrateError::VersionMismatch(_) => format!("{place} has tables that no release of Kiln made"),
         error => format!("{place}: {error}"),

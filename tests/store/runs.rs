@@ -6,7 +6,7 @@ use futures::future::join_all;
 use kiln::store::{JobFilter, StoreError, StoredRun};
 use kiln_records::{
     Code, Failure, Job, JobId, JobStatus, Moment, Run, ServerId, Step, TwinLevel,
-    protocol::{BootFiles, Compressor, SquashfsOptions, TemplateMode},
+    protocol::{BootFiles, SquashfsOptions, TemplateMode},
     run::{How, Needs, Plan, ResumeFrom, StepTime, Used},
 };
 use uuid::Uuid;
@@ -71,19 +71,6 @@ pub(super) fn run() -> Run {
         keep: true,
         repos_timeout_s: 7,
     })
-}
-
-/// A run that a server wrote which knew nothing of twins, and of no choice of compressors.
-#[test]
-fn runs_of_earlier_servers_are_read() {
-    let mut row = serde_json::to_value(run()).unwrap();
-    row.as_object_mut().unwrap().remove("execs").unwrap();
-    row["plan"].as_object_mut().unwrap().remove("twins").unwrap();
-    row["plan"].as_object_mut().unwrap().remove("squashfs").unwrap();
-    let read: Run = serde_json::from_value(row).unwrap();
-    assert_eq!((read.plan.twins, read.execs), (TwinLevel::Off, None));
-    let squashfs = (read.plan.squashfs.compressor, read.plan.squashfs.level);
-    assert_eq!(squashfs, (Compressor::Zstd, None));
 }
 
 fn now() -> Moment {

@@ -86,8 +86,6 @@ impl Toolboxes {
                 .map_err(|error| Failure::io("cannot unpack the toolbox", &error))?;
             match fs_err::read_to_string(work.join(NAME)) {
                 Ok(found) if found == name => {}
-                // Those of earlier versions have none.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Ok(_) => {
                     return Err(Failure::new(
                         Code::ToolboxFacts,

@@ -103,7 +103,7 @@ impl PostgresStore {
             Ok(connection) => connection.map_err(|error| unreachable(&error))?,
             Err(_) => return Err(unreachable(&format_args!("no answer within {} s", PATIENCE.as_secs()))),
         };
-        sqlx::migrate!("migrations/records-postgres")
+        sqlx::migrate!("src/store/postgres/migrations")
             .run(&mut connection)
             .await
             .map_err(|error| fault::migration(&place, &error))?;

@@ -70,7 +70,7 @@ impl SqliteStore {
         // Otherwise two processes would both find the tables missing and create them.
         let lock = file.lock().await?;
         let mut connection = options.connect().await.map_err(|error| file.fault(error))?;
-        sqlx::migrate!("migrations/records-sqlite")
+        sqlx::migrate!("src/store/sqlite/migrations")
             .run(&mut connection)
             .await
             .map_err(|error| fault::migration(&file, &error))?;

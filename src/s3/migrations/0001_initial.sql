@@ -46,6 +46,7 @@ CREATE TABLE part (
     size        INTEGER NOT NULL,
     etag        TEXT    NOT NULL,
     modified_us INTEGER NOT NULL,
+    sums        TEXT    NOT NULL DEFAULT '{}', -- checksums, JSON; those of an object are among its attributes
     PRIMARY KEY (upload, number)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX part_body ON part (body);
