@@ -44,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 use self::turns::Turns;
 use crate::{
     artifacts::ArtifactStore,
-    orchestrate::{Orchestrator, ask::Asker, schedule::Scheduler},
+    orchestrate::{Orchestrator, ask::Asker, schedule::Scheduler, sets::Sets},
     remote_nodes::RemoteNodeSettings,
     retention::Retention,
     store::{LogFeed, Most, SharedStore},
@@ -101,6 +101,11 @@ impl Api {
     /// An API with these parts.
     pub fn new(shared: Shared) -> Self {
         Self(Arc::new(shared))
+    }
+
+    /// The sets of this server.
+    pub fn sets(&self) -> Sets {
+        Sets::new(Arc::clone(&self.asker))
     }
 
     /// Wakes the orchestrator, because remains are to be cleared away.

@@ -9,6 +9,7 @@ mod guard;
 mod send;
 mod signature;
 
+use futures::future::join_all;
 use kiln_records::{
     ImageSet, Moment,
     set::{Told, state::SetState},
@@ -31,6 +32,17 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
+    /// Sends what is due, now and from now on. Never ends.
+    pub async fn run(&self) {
+        join_all(
+            self.receivers
+                .iter()
+                .map(|receiver| send::follow(&self.store, receiver)),
+        )
+        .await;
+        std::future::pending::<()>().await;
+    }
+
     /// The receivers of the settings.
     pub fn new(settings: &WebhookSettings, public_url: Option<&str>, store: SharedStore) -> Self {
         Self {

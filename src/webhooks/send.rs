@@ -3,12 +3,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{StreamExt, future::join_all, stream};
+use futures::{StreamExt, stream};
 use kiln_records::{Moment, failure::chain, webhook::Delivery};
 use reqwest::{Client, redirect::Policy};
 
-use super::{Webhooks, guard, signature::SigningSecret};
-use crate::{config::Receiver, metrics, settings::names_here, store::StoreError};
+use super::{guard, signature::SigningSecret};
+use crate::{
+    config::Receiver,
+    metrics,
+    settings::names_here,
+    store::{SharedStore, StoreError},
+};
 
 /// The pause between two looks for deliveries that are due.
 const EVERY: Duration = Duration::from_secs(2);
@@ -43,71 +48,63 @@ struct Failed {
     why: String,
 }
 
-impl Webhooks {
-    /// Sends what is due, now and from now on. Never ends.
-    pub async fn run(&self) {
-        join_all(self.receivers.iter().map(|receiver| self.follow(receiver))).await;
-        std::future::pending::<()>().await;
-    }
-
-    async fn follow(&self, receiver: &Receiver) {
-        let mut client = None;
-        loop {
-            let pause = match self.send_due(receiver, &mut client).await {
-                // There may be more.
-                Ok(sent) if sent == usize::try_from(AT_A_TIME.0).unwrap_or(usize::MAX) => continue,
-                Ok(_) => EVERY,
-                Err(trouble) => {
-                    tracing::warn!(
-                        receiver = receiver.name,
-                        "nothing is sent to a webhook's receiver: {trouble}"
-                    );
-                    AFTER_FAILURE
-                }
-            };
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    /// Sends what is due to a receiver. Returns the number of deliveries tried.
-    async fn send_due(&self, receiver: &Receiver, made: &mut Option<Client>) -> Result<usize, Trouble> {
-        // Read each time: the site may have replaced it.
-        let secret = secret(receiver).await?;
-        let client: &Client = match made {
-            Some(client) => client,
-            None => made.insert(client(receiver)?),
-        };
-        let now = Moment::now();
-        let taken = self
-            .store
-            .take_deliveries(&receiver.name, now, now.plus(OURS), AT_A_TIME.0)
-            .await?;
-        let number = taken.len();
-        let ends = stream::iter(taken).map(async |mut delivery| {
-            let outcome = post(client, receiver, &secret, &delivery).await;
-            let name = receiver.name.as_str();
-            match outcome {
-                Ok(status) => delivery.succeed(status),
-                Err(Failed { status, why }) => {
-                    delivery.fail(status, why.clone(), Moment::now());
-                    let is_dead = delivery.next_try.is_none();
-                    let (number, attempts) = (delivery.number, delivery.attempts);
-                    tracing::warn!(
-                        receiver = name,
-                        number,
-                        attempts,
-                        is_dead,
-                        "a webhook was not delivered: {why}"
-                    );
-                }
+/// Sends what is due to a receiver, now and from now on. Never ends.
+pub(super) async fn follow(store: &SharedStore, receiver: &Receiver) {
+    let mut client = None;
+    loop {
+        let pause = match send_due(store, receiver, &mut client).await {
+            // There may be more.
+            Ok(sent) if sent == usize::try_from(AT_A_TIME.0).unwrap_or(usize::MAX) => continue,
+            Ok(_) => EVERY,
+            Err(trouble) => {
+                tracing::warn!(
+                    receiver = receiver.name,
+                    "nothing is sent to a webhook's receiver: {trouble}"
+                );
+                AFTER_FAILURE
             }
-            metrics::webhook_tried(&delivery);
-            self.store.end_delivery(&delivery).await
-        });
-        let ended: Vec<_> = ends.buffer_unordered(AT_A_TIME.1).collect().await;
-        ended.into_iter().collect::<Result<(), _>>()?;
-        Ok(number)
+        };
+        tokio::time::sleep(pause).await;
     }
+}
+
+/// Sends what is due to a receiver. Returns the number of deliveries tried.
+async fn send_due(store: &SharedStore, receiver: &Receiver, made: &mut Option<Client>) -> Result<usize, Trouble> {
+    // Read each time: the site may have replaced it.
+    let secret = secret(receiver).await?;
+    let client: &Client = match made {
+        Some(client) => client,
+        None => made.insert(client(receiver)?),
+    };
+    let now = Moment::now();
+    let taken = store
+        .take_deliveries(&receiver.name, now, now.plus(OURS), AT_A_TIME.0)
+        .await?;
+    let number = taken.len();
+    let ends = stream::iter(taken).map(async |mut delivery| {
+        let outcome = post(client, receiver, &secret, &delivery).await;
+        let name = receiver.name.as_str();
+        match outcome {
+            Ok(status) => delivery.succeed(status),
+            Err(Failed { status, why }) => {
+                delivery.fail(status, why.clone(), Moment::now());
+                let is_dead = delivery.next_try.is_none();
+                let (number, attempts) = (delivery.number, delivery.attempts);
+                tracing::warn!(
+                    receiver = name,
+                    number,
+                    attempts,
+                    is_dead,
+                    "a webhook was not delivered: {why}"
+                );
+            }
+        }
+        metrics::webhook_tried(&delivery);
+        store.end_delivery(&delivery).await
+    });
+    let ended: Vec<_> = ends.buffer_unordered(AT_A_TIME.1).collect().await;
+    ended.into_iter().collect::<Result<(), _>>()?;
+    Ok(number)
 }
 
 async fn post(

@@ -162,18 +162,25 @@ impl Night {
             "kubernetes_pvc": "", "kubernetes_secret": null, "kubernetes_namespace": "", "remote_build_node": "",
         }))
         .unwrap();
+        let mut plan = json!({
+            "place": "local", "host": null, "driver": "namespace", "how": "native", "passed_over": [],
+            "why": "native on this host, in namespaces",
+            "needs": { "memory": 2_u64 << 30, "memory_limit": 8_u64 << 30, "disk": 4_u64 << 30, "disk_limit": 15_u64 << 30 },
+            "recipe": format!("s3://ims/recipes/{artifact}/recipe.tar.gz"), "values": [], "template_mode": "strict",
+            "boot": { "kernel": "vmlinuz", "initrd": "initrd", "parameters": "p", "required": false },
+        });
+        let choices = json!({
+            "twins": "full", "resume": null, "who": "ci", "runner": self.runner.id(), "own_kernel": false, "verify_twins": false,
+            "squashfs": { "compressor": "zstd", "level": null }, "cache": "none", "cache_asked": false, "locked": false,
+            "profiles": [], "additions": {}, "keep": false, "repos_timeout_s": 500,
+        });
+        merge(&mut plan, choices);
         let mut usual = json!({
             "state": "queued", "image": image, "attempt": 1, "owner": self.owner, "token": null, "step": null, "steps": [],
             "uploads": [], "used": null, "launched": null, "ended": null, "kept": false, "recipe_sha256": null,
-            "log": null, "settled": false,
-            "plan": {
-                "place": "local", "host": null, "driver": "namespace", "how": "native", "passed_over": [],
-                "why": "native on this host, in namespaces",
-                "needs": { "memory": 2_u64 << 30, "memory_limit": 8_u64 << 30, "disk": 4_u64 << 30, "disk_limit": 15_u64 << 30 },
-                "recipe": format!("s3://ims/recipes/{artifact}/recipe.tar.gz"), "values": [], "template_mode": "strict",
-                "boot": { "kernel": "vmlinuz", "initrd": "initrd", "parameters": "p", "required": false },
-                "twins": "full", "resume": null, "who": "ci", "runner": self.runner.id(),
-            },
+            "log": null, "settled": false, "failed": { "place": 0, "storage": 0, "killed": 0 },
+            "warnings": { "list": [], "more": 0, "next": 0 },
+            "plan": plan,
         });
         merge(&mut usual, run);
         let run: Run = serde_json::from_value(usual).unwrap();

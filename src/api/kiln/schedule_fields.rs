@@ -49,7 +49,7 @@ impl TryFrom<ScheduleCreate> for Schedule {
             last_run: None,
             runs: 0,
         };
-        given.settings.apply(&mut schedule)?;
+        apply_settings(&given.settings, &mut schedule)?;
         Ok(schedule)
     }
 }
@@ -70,46 +70,42 @@ impl From<ScheduledSetFields> for ScheduledSet {
     }
 }
 
-impl ScheduleUpdate {
-    /// Applies the members that the request sets.
-    ///
-    /// # Errors
-    ///
-    /// 422 for a recipe where image sets are made, and the other way round.
-    pub(super) fn apply(&self, schedule: &mut Schedule) -> Result<()> {
-        set(&mut schedule.name, self.name.as_ref());
-        if let Some(recipe) = self.recipe_id {
-            let known = schedule.recipe_id.as_mut();
-            *known.ok_or_else(|| wrong("recipe_id", MAKES_SETS))? = RecipeId(recipe);
-        }
-        if let Some(given) = &self.image_set {
-            let known = schedule.image_set.as_mut();
-            *known.ok_or_else(|| wrong("image_set", BUILDS_ONE))? = given.clone().into();
-        }
-        set(&mut schedule.cron, self.cron.as_ref());
-        self.settings.apply(schedule)
+/// Applies the members that a request sets.
+///
+/// # Errors
+///
+/// 422 for a recipe where image sets are made, and the other way round.
+pub(super) fn apply(update: &ScheduleUpdate, schedule: &mut Schedule) -> Result<()> {
+    set(&mut schedule.name, update.name.as_ref());
+    if let Some(recipe) = update.recipe_id {
+        let known = schedule.recipe_id.as_mut();
+        *known.ok_or_else(|| wrong("recipe_id", MAKES_SETS))? = RecipeId(recipe);
     }
+    if let Some(given) = &update.image_set {
+        let known = schedule.image_set.as_mut();
+        *known.ok_or_else(|| wrong("image_set", BUILDS_ONE))? = given.clone().into();
+    }
+    set(&mut schedule.cron, update.cron.as_ref());
+    apply_settings(&update.settings, schedule)
 }
 
 const MAKES_SETS: &str = "This schedule makes image sets: their recipes and names are in `image_set`.";
 const BUILDS_ONE: &str = "This schedule builds one recipe. Create another one for image sets.";
 
-impl Settings {
-    fn apply(&self, schedule: &mut Schedule) -> Result<()> {
-        set(&mut schedule.timezone, self.timezone.as_ref());
-        if let Some(names) = &self.image_root_archive_name {
-            let known = schedule.image_root_archive_name.as_mut();
-            names.clone_into(known.ok_or_else(|| wrong("image_root_archive_name", MAKES_SETS))?);
-        }
-        let public_key_id = self.public_key_id.map(|id| id.map(PublicKeyId));
-        set(&mut schedule.public_key_id, public_key_id.as_ref());
-        self.options.apply(&mut schedule.options);
-        set(&mut schedule.missed_runs, self.missed_runs.as_ref());
-        set(&mut schedule.missed_runs_limit, self.missed_runs_limit.as_ref());
-        set(&mut schedule.overlap, self.overlap.as_ref());
-        set(&mut schedule.paused, self.paused.as_ref());
-        Ok(())
+fn apply_settings(settings: &Settings, schedule: &mut Schedule) -> Result<()> {
+    set(&mut schedule.timezone, settings.timezone.as_ref());
+    if let Some(names) = &settings.image_root_archive_name {
+        let known = schedule.image_root_archive_name.as_mut();
+        names.clone_into(known.ok_or_else(|| wrong("image_root_archive_name", MAKES_SETS))?);
     }
+    let public_key_id = settings.public_key_id.map(|id| id.map(PublicKeyId));
+    set(&mut schedule.public_key_id, public_key_id.as_ref());
+    settings.options.apply(&mut schedule.options);
+    set(&mut schedule.missed_runs, settings.missed_runs.as_ref());
+    set(&mut schedule.missed_runs_limit, settings.missed_runs_limit.as_ref());
+    set(&mut schedule.overlap, settings.overlap.as_ref());
+    set(&mut schedule.paused, settings.paused.as_ref());
+    Ok(())
 }
 
 fn set<T: Clone>(member: &mut T, given: Option<&T>) {

@@ -13,7 +13,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::{
-    schedule_fields::{settle, timing},
+    schedule_fields::{apply, settle, timing},
     schedule_requests::{ScheduleCreate, ScheduleUpdate},
 };
 use crate::{
@@ -178,7 +178,7 @@ async fn change(api: &Api, mut current: Stored<Schedule>, update: &ScheduleUpdat
     let id = current.record.id;
     for _ in 0..TRIES {
         let mut schedule = current.record.clone();
-        update.apply(&mut schedule)?;
+        apply(update, &mut schedule)?;
         settle(api, &mut schedule, Some(&current.record)).await?;
         match api.store.replace_schedule(&schedule, current.revision, &[]).await {
             Ok(()) => {

@@ -25,7 +25,7 @@ use crate::{
         problem::{Problem, Result},
         v3::id,
     },
-    orchestrate::sets::{Change, Looked, NewSet, SetRefusal, Sets},
+    orchestrate::sets::{Change, Looked, NewSet, SetRefusal},
     store::{SetDeleted, Stored},
 };
 
@@ -239,13 +239,6 @@ pub(super) async fn rebuild(
         .change(id(&text)?, change, Principal::name_of(principal), Moment::now())
         .await?;
     Ok(Json(looked.into()))
-}
-
-impl Api {
-    /// The sets of this server.
-    pub fn sets(&self) -> Sets {
-        Sets::new(std::sync::Arc::clone(&self.asker))
-    }
 }
 
 impl From<SetRefusal> for Problem {
