@@ -1,4 +1,5 @@
-//! Facts about this machine: its name, its memory and its package mirror, and what builds trust. Reads files of the system.
+//! Facts about this machine: its name, its memory and its package mirror, and what builds trust; and directories that go with
+//! their process. Reads files of the system.
 
 mod own_dir;
 pub(crate) mod trust;
