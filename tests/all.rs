@@ -26,6 +26,7 @@ mod build;
 mod check_recipe;
 mod cli;
 mod config;
+mod containerfile;
 mod crash;
 mod customize;
 mod demo;

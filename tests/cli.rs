@@ -224,7 +224,8 @@ fn help_of_build() {
                   The configuration file [default: ~/.config/kiln/kiln.toml if it exists] [env:
                   KILN_CONFIG=]
               --type <TYPE>
-                  What the recipe is written for [default: kiwi-ng]
+                  What the recipe is written for [default: `kiwi-ng` if it has a description of kiwi's, else
+                  `containerfile`]
           -q, --quiet
                   Print only errors and results
               --set <KEY=VALUE>
@@ -377,7 +378,7 @@ fn an_unknown_recipe_type() {
         --- stderr
         error: `packer` is no recipe type Kiln builds
 
-        hint: kiwi-ng is the one there is
+        hint: kiwi-ng and containerfile are those that there are
     "#);
 }
 

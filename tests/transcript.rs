@@ -1,11 +1,7 @@
 //! Runs `examples/image-set-session.sh`, from a recipe for two architectures to a channel, against a server that builds for
 //! real, Debian's registry, and Glance if it is there.
 
-use std::{
-    net::{TcpListener, TcpStream},
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use std::{path::Path, process::Command};
 
 use serde_json::Value;
 
@@ -15,72 +11,12 @@ use crate::{
         self, HOST, Kiln, Recipe,
         bootable::{lacking, tiny},
         foreign,
+        registry::{Registry, no_registry_tools},
         repository::Repository,
         serve::Server,
         tool,
     },
 };
-
-/// Debian's registry with TLS, for callers without an account.
-struct Registry {
-    dir: tempfile::TempDir,
-    port: u16,
-    child: Child,
-}
-
-impl Registry {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let at = dir.path().to_str().unwrap().to_owned();
-        tool(
-            "openssl",
-            &[
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                "/CN=127.0.0.1",
-                "-addext",
-                "subjectAltName=IP:127.0.0.1",
-                "-addext",
-                "basicConstraints=critical,CA:FALSE",
-                "-keyout",
-                &format!("{at}/key.pem"),
-                "-out",
-                &format!("{at}/ca.crt"),
-            ],
-        );
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let text = format!(
-            "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\nstorage: {{filesystem: {{rootdirectory: \
-             {at}/store}}}}\nhttp: {{addr: '127.0.0.1:{port}', secret: kept, tls: {{certificate: {at}/ca.crt, key: \
-             {at}/key.pem}}}}\n"
-        );
-        fs_err::write(dir.path().join("config.yml"), text).unwrap();
-        let child = Command::new("docker-registry")
-            .args(["serve", &format!("{at}/config.yml")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        support::eventually(|| TcpStream::connect(("127.0.0.1", port)));
-        Self { dir, port, child }
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A tiny Debian recipe whose images boot: each architecture's kernel and initrd are among its files, and its script puts
 /// those of its own where they belong.
@@ -100,13 +36,6 @@ fn recipe(repository: &Repository) -> Recipe {
     recipe
 }
 
-fn no_tools() -> Option<String> {
-    let missing = ["docker-registry", "skopeo", "jq"]
-        .into_iter()
-        .find(|program| !Path::new("/usr/bin").join(program).exists());
-    missing.map(|program| format!("{program} is not installed: `.ci/install-packages test`"))
-}
-
 #[test]
 fn one_image_for_every_architecture_from_the_recipe_to_the_nodes() {
     from_the_recipe_to_the_nodes(false);
@@ -124,7 +53,7 @@ fn from_the_recipe_to_the_nodes(with_openstack: bool) {
         support::no_emulation(),
         lacking(HOST),
         lacking(foreign()),
-        no_tools()
+        no_registry_tools()
     );
     let (repository, registry) = (Repository::debian(), Registry::start());
     let glance = with_openstack.then(|| Glance::start_with(1 << 30));

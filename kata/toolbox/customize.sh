@@ -41,6 +41,12 @@ in_root dpkg-divert --quiet --local --rename --divert /usr/bin/tar.distrib --add
 install -m 0755 "$input/bin/mount" "$input/bin/umount" "$root/usr/local/bin/"
 install -m 0755 "$input/bin/tar" "$root/usr/bin/tar"
 
+# buildah insists on a program for networks of its own, and runs none: instructions are in the network of the sandbox. What it brings
+# for its tests is larger than itself.
+mkdir -p "$root/usr/libexec/podman"
+ln -s /bin/false "$root/usr/libexec/podman/netavark"
+rm -rf "$root/usr/libexec/buildah"
+
 in_root dpkg-query --show --showformat '${Package} ${Version}\n' > /tmp/kiln/packages.txt
 
 # The kernel of virtual machines lies beside the root and is not installed in it: nothing would make an initrd for it,

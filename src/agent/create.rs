@@ -21,13 +21,13 @@ use super::{
     recipe_settings, repos,
     resolved::{self, Before},
     template,
-    twins::{Twins, given_up},
+    twins::{Earlier, Twins, given_up},
     unpack,
 };
 use kiln_records::{
     Code, Execs, Failure,
     archive::Limits,
-    protocol::{JobDescription, RecipeWork},
+    protocol::{JobDescription, RecipeType, RecipeWork},
 };
 use tokio::process::Command;
 
@@ -45,22 +45,25 @@ pub async fn fetch(
 ) -> Result<(PathBuf, u32), Failure> {
     let (archive, into) = outputs.recipe();
     fetch::fetch(http, &work.recipe, &archive).await?;
-    let source = work.recipe.clone();
+    let (source, kind) = (work.recipe.clone(), work.recipe_type);
     let say = events.clone();
     let (recipe, newest) = blocking(move || {
         unpack::check_fetched(&archive, &source)?;
         let mut lost = unpack::Lost::default();
         let unpacked = unpack::unpack(&archive, &into, &Limits::default(), &mut lost)?;
-        for line in found::lines(&unpacked) {
+        for line in found::lines(&unpacked, kind) {
             say.say_blocking(&line);
         }
         for warning in lost.warnings().into_iter().chain(found::warning(&unpacked)) {
             say.warn_blocking(warning);
         }
-        let place = unpacked.description?;
+        let newest = unpacked.newest;
+        let place = unpacked.place(kind)?;
         let recipe = into.join(&place.dir);
-        found::decode(&recipe, &place.name, &|line| say.say_blocking(line))?;
-        Ok((recipe, unpacked.newest))
+        if kind == RecipeType::KiwiNg {
+            found::decode(&recipe, &place.name, &|line| say.say_blocking(line))?;
+        }
+        Ok((recipe, newest))
     })
     .await?;
     // Before anything of the recipe is used.
@@ -185,7 +188,7 @@ impl Building<'_> {
             } else {
                 built.and(pauses.close().await)
             };
-            let (execs, ended) = Twins::end(twins, programs, self.emulator, built).await;
+            let (execs, ended) = Twins::end(twins, Earlier::default(), programs, self.emulator, built).await;
             let Err(failure) = &ended else { return (execs, ended) };
             let gave_up = failure.code == Code::EmulatorFault && known() != before && roots < MOST_ROOTS;
             if !is_broken && !gave_up {

@@ -4,12 +4,12 @@
 
 use std::path::Path;
 
-use kiln_records::{Code, Failure, Warning, archive::Contents, xml_text};
+use kiln_records::{Code, Failure, Warning, archive::Contents, protocol::RecipeType, xml_text};
 
 use super::{kiwi_config::CONFIG_BYTES, template};
 
 /// The lines of the log about an archive.
-pub(crate) fn lines(contents: &Contents) -> Vec<String> {
+pub(crate) fn lines(contents: &Contents, kind: RecipeType) -> Vec<String> {
     let mut lines = vec![format!(
         "{} entries, {} bytes unpacked",
         contents.entries, contents.bytes
@@ -20,7 +20,7 @@ pub(crate) fn lines(contents: &Contents) -> Vec<String> {
             contents.of_macos
         ));
     }
-    if let Ok(place) = &contents.description {
+    if let Ok(place) = &contents.clone().place(kind) {
         let path = place.path().display().to_string();
         lines.push(format!("the description is {}", path.escape_debug()));
     }

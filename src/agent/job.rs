@@ -10,7 +10,7 @@ use super::{
     build::kiwi,
     building::Building,
     channel::{Channel, Ending},
-    create, customize, debug, doors,
+    containerfile, create, customize, debug, doors,
     events::Events,
     evidence,
     failed_scripts::FailedScripts,
@@ -31,7 +31,10 @@ use kiln_inside::{
 use kiln_records::{
     Code, EmulatedProgram, Execs, Failure, JobType, ShellTime, Step, TwinLevel, Warning,
     arch::Arch,
-    protocol::{AgentFacts, Emulator, ImageWork, JobDescription, Outcome, Purpose, ShellPlan, What, Work},
+    protocol::{
+        AgentFacts, Emulator, ImageWork, JobDescription, Outcome, Purpose, RecipeType, RecipeWork, ShellPlan, What,
+        Work,
+    },
     twins::no_twins_between,
 };
 
@@ -168,6 +171,10 @@ impl Steps<'_> {
                     let fetched = create::fetch(work, self.job, http, &outputs, self.events);
                     (outputs.facts.recipe, outputs.facts.newest) = self.step(step, fetched).await?;
                 }
+                // buildah waits for registries itself, and takes values as arguments.
+                (Step::Template | Step::Repos, Work::Create(work)) if work.recipe_type == RecipeType::Containerfile => {
+                    self.step(step, async { Ok(()) }).await?;
+                }
                 (Step::Template, Work::Create(work)) => {
                     let rendered = create::template(work, self.job, &facts.recipe, self.events);
                     self.step(step, rendered).await.map(drop)?;
@@ -176,8 +183,8 @@ impl Steps<'_> {
                     let waited = create::repos(work, self.job, &prepared.web, &facts.recipe, self.events);
                     outputs.facts.has_tbz = self.step(step, waited).await?;
                 }
-                (Step::Build, Work::Create(_)) => {
-                    outputs.facts.twins = self.step(step, self.build(&outputs, &prepared)).await?;
+                (Step::Build, Work::Create(work)) => {
+                    outputs.facts.twins = self.step(step, self.build(work, &outputs, &prepared)).await?;
                 }
                 (Step::Verify, Work::Create(_)) => {
                     let verified = verify::verify(self.building(&outputs, &prepared));
@@ -326,8 +333,12 @@ impl Steps<'_> {
     }
 
     /// Makes the root. Returns how often a program ran as a native twin.
-    async fn build(&self, outputs: &Outputs, prepared: &Prepared) -> Result<u64, Failure> {
-        let (execs, built) = self.building(outputs, prepared).with_twins(None).await;
+    async fn build(&self, work: &RecipeWork, outputs: &Outputs, prepared: &Prepared) -> Result<u64, Failure> {
+        let building = self.building(outputs, prepared);
+        let (execs, built) = match work.recipe_type {
+            RecipeType::KiwiNg => building.with_twins(None).await,
+            RecipeType::Containerfile => Box::pin(containerfile::build(building, work)).await,
+        };
         let twins = execs.as_ref().map_or(0, |execs| execs.twins);
         self.tell_execs(execs).await;
         let Some(debug) = self.shell_at(ShellTime::Debug) else {

@@ -12,6 +12,7 @@ pub mod cause;
 pub mod channel;
 mod checks;
 pub mod container;
+pub mod containerfile;
 mod create;
 mod customize;
 mod deaths;

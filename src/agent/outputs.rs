@@ -183,6 +183,11 @@ impl Outputs {
         (self.scratch.join("rootfs.squashfs"), self.scratch.join("kernel"))
     }
 
+    /// The path of the container image, an archive with an OCI image layout.
+    pub fn container(&self) -> PathBuf {
+        self.scratch.join("container.tar")
+    }
+
     /// The file with what is known of the packages in the root.
     pub fn installed(&self) -> PathBuf {
         self.scratch.join("installed.json")
@@ -225,6 +230,7 @@ impl Outputs {
                 self.base(),
                 self.unpacked(),
                 self.installed(),
+                self.container(),
             ],
             Step::Customize => vec![self.twins()],
             Step::Package => vec![self.packages().0, self.packages().1, self.documents()],

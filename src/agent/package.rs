@@ -67,6 +67,9 @@ pub async fn package(job: &JobDescription, outputs: &Outputs, events: &Events) -
                 .await;
         }
     }
+    if outputs.container().exists() {
+        artifacts.push((ArtifactKind::Container, outputs.container()));
+    }
     artifacts.extend(inventory);
     Ok(artifacts)
 }

@@ -152,6 +152,7 @@ impl From<Refusal> for Problem {
         match refusal {
             Refusal::ShellOfCreate
             | Refusal::OfRecipes
+            | Refusal::OfContainerfile(_)
             | Refusal::TooManyShells
             | Refusal::Unknown(..)
             | Refusal::NoLink(_) => Self::bad_request(refusal),

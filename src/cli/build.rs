@@ -10,7 +10,7 @@ use kiln_records::{
     UploadedArtifact,
     arch::Arch,
     job::JobOptions,
-    protocol::{Compressor, SquashfsOptions, TemplateMode},
+    protocol::{Compressor, RecipeType, SquashfsOptions, TemplateMode},
     run::{Kernel, TwinsFallback},
     set::{
         name::{self, Which},
@@ -64,9 +64,9 @@ pub(super) struct BuildArguments {
     #[arg(long, value_name = "ARCH", value_delimiter = ',')]
     arch: Vec<String>,
 
-    /// What the recipe is written for.
-    #[arg(long = "type", value_name = "TYPE", default_value = "kiwi-ng")]
-    recipe_type: String,
+    /// What the recipe is written for [default: `kiwi-ng` if it has a description of kiwi's, else `containerfile`].
+    #[arg(long = "type", value_name = "TYPE")]
+    recipe_type: Option<String>,
 
     #[command(flatten)]
     templating: Templating,
@@ -274,10 +274,10 @@ impl BuildArguments {
         more: impl AsyncFnOnce(&Session, &[JobId]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let interrupted = cancel_on_signal()?;
-        recipe_type(&self.recipe_type)?;
         let adding = &self.choosing.adding;
         adding.apply(JobOptions::default())?;
         let recipe = read_recipe(&self.recipe, printer)?;
+        let recipe_type = recipe_type(self.recipe_type.as_deref(), recipe.kind)?;
         let archs = self.archs(&recipe)?;
         if locked {
             lock_file::check(&self.recipe, &archs)?;
@@ -301,7 +301,7 @@ impl BuildArguments {
         printer.note(&chosen.why);
         let session = Session::open_local(&config, printer, Format::Toml).await?;
         let outcome = tokio::select! {
-            outcome = Box::pin(self.build(recipe, &archs, (chosen.kernel, locked), &session, more)) => outcome,
+            outcome = Box::pin(self.build((recipe, recipe_type), &archs, (chosen.kernel, locked), &session, more)) => outcome,
             () = interrupted.cancelled() => Err(interruption()),
         };
         session.close(outcome).await
@@ -309,7 +309,7 @@ impl BuildArguments {
 
     async fn build(
         &self,
-        recipe: RecipeArchive,
+        (recipe, recipe_type): (RecipeArchive, RecipeType),
         archs: &[Arch],
         (kernel, locked): (Kernel, bool),
         session: &Session,
@@ -326,7 +326,8 @@ impl BuildArguments {
         };
         let mut jobs = Vec::new();
         for arch in archs {
-            let mut job = self.job(&recipe.name, archive.clone(), *arch, kernel, options.clone());
+            let recipe = (recipe.name.as_str(), recipe_type, archive.clone());
+            let mut job = self.job(recipe, *arch, kernel, options.clone());
             let id = match &set {
                 Some(set) => {
                     if self.name.is_none() {
@@ -390,11 +391,18 @@ impl BuildArguments {
         archs(&self.arch, recipe)
     }
 
-    fn job(&self, recipe_name: &str, archive: Bytes, arch: Arch, kernel: Kernel, options: JobOptions) -> ArchiveJob {
+    fn job(
+        &self,
+        (recipe_name, recipe_type, archive): (&str, RecipeType, Bytes),
+        arch: Arch,
+        kernel: Kernel,
+        options: JobOptions,
+    ) -> ArchiveJob {
         ArchiveJob {
             image_name: self.name.clone().unwrap_or_else(|| recipe_name.to_owned()),
             recipe_name: recipe_name.to_owned(),
             archive,
+            recipe_type,
             arch,
             own_kernel: kernel == Kernel::Own,
             values: self.templating.values.clone(),
@@ -534,15 +542,16 @@ fn kept(stored: &StoredRun, local: &Local) -> Result<Option<PathBuf>, Failure> {
     stored.run.kept.then(|| local.kept_at(stored.job.id)).transpose()
 }
 
-fn recipe_type(name: &str) -> Result<(), Failure> {
-    match name {
-        "kiwi-ng" => Ok(()),
-        _ => Err(Failure::new(
-            Code::UnknownRecipeType,
-            format!("`{name}` is no recipe type Kiln builds"),
-        )
-        .hint("kiwi-ng is the one there is")),
-    }
+/// The type of the recipe: what is `given`, or else what it looks like.
+fn recipe_type(given: Option<&str>, looks: RecipeType) -> Result<RecipeType, Failure> {
+    let Some(name) = given else { return Ok(looks) };
+    let known = kiln_records::RecipeType::ALL
+        .into_iter()
+        .find(|known| known.name() == name);
+    known.and_then(kiln_records::RecipeType::built).ok_or_else(|| {
+        let text = format!("`{name}` is no recipe type Kiln builds");
+        Failure::new(Code::UnknownRecipeType, text).hint("kiwi-ng and containerfile are those that there are")
+    })
 }
 
 async fn download(

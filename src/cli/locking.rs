@@ -9,6 +9,7 @@ use kiln_records::{
     arch::Arch,
     installed::{is_sha256, of_purl},
     lock::{FILE, Lock, Locked, differences},
+    protocol::RecipeType,
 };
 use reqwest::Method;
 use serde_json::Value;
@@ -70,7 +71,13 @@ impl LockArguments {
             return Box::pin(self.server.with(config, printer, false, of_images)).await;
         }
         // Before the build, which takes its time.
-        for arch in self.build.archs(&RecipeArchive::read(recipe)?)? {
+        let archive = RecipeArchive::read(recipe)?;
+        if archive.kind == RecipeType::Containerfile {
+            let why = "a Containerfile has no lock file: its instructions install packages as they like";
+            return Err(Failure::new(Code::LockUnknown, why)
+                .hint("name versions in its instructions, or bases by their digests"));
+        }
+        for arch in self.build.archs(&archive)? {
             self.may_replace(&before, arch)?;
         }
         let of_jobs = async |session: &Session, jobs: &[JobId]| {

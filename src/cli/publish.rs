@@ -116,7 +116,7 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
     let text = |data: &Data, name: &str| data.text(name).map(str::to_owned).ok_or_else(unknown);
     let digest = |hex: &str| format!("sha256:{hex}").parse::<Digest>().ok();
     let items = |name: &str| answer.get(name).clone().into_items();
-    let (mut artifacts, mut documents) = (Vec::new(), Vec::new());
+    let (mut artifacts, mut documents, mut container) = (Vec::new(), Vec::new(), None);
     for artifact in items("artifacts").iter().chain(&items("provenance")) {
         let media_type = text(artifact, "type")?;
         let (size, path) = (artifact.number("size").ok_or_else(unknown)?, text(artifact, "path")?);
@@ -127,7 +127,7 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
         } else {
             &mut documents
         };
-        list.push(Artifact {
+        let artifact = Artifact {
             name: file_name(&media_type, &path).to_owned(),
             digest: artifact.text("sha256").and_then(digest),
             size: Some(size),
@@ -138,7 +138,12 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
                 http: object.http,
             }),
             media_type,
-        });
+        };
+        if artifact.media_type == ArtifactKind::Container.media_type() {
+            container = Some(artifact);
+        } else {
+            list.push(artifact);
+        }
     }
     let is_root = |artifact: &Artifact| artifact.media_type.starts_with(ArtifactKind::Rootfs.media_type());
     let at = artifacts.iter().position(is_root).ok_or_else(unknown)?;
@@ -150,6 +155,7 @@ async fn image(session: &Session, id: &str) -> Result<Image, Failure> {
         created: format!("{}Z", text(&answer, "created")?.trim_end_matches("+00:00")),
         manifest: answer.text("manifest_sha256").and_then(digest).ok_or_else(unknown)?,
         rootfs,
+        container,
         boot: artifacts,
         documents,
     })

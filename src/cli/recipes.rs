@@ -42,7 +42,7 @@ pub(super) struct CreateRecipe {
     #[arg(long, required_unless_present = "from")]
     name: Option<String>,
 
-    /// The tool that builds it [default with --from: kiwi-ng].
+    /// The tool that builds it [default with --from: what the archive is].
     #[arg(long, value_name = "TYPE", value_parser = recipe_type(), required_unless_present = "from")]
     recipe_type: Option<RecipeType>,
 
@@ -201,7 +201,7 @@ impl CreateRecipe {
         let archive = read_recipe(path, &session.printer)?;
         self.warn(&archive, &session.printer);
         self.name.get_or_insert_with(|| archive.name.clone());
-        self.recipe_type.get_or_insert(RecipeType::KiwiNg);
+        self.recipe_type.get_or_insert(archive.kind.into());
         if let ([only], []) = (&archive.declared[..], &self.arch[..]) {
             self.arch.push(*only);
         }

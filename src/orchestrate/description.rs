@@ -10,8 +10,8 @@ use kiln_records::{
     link::bucket_and_key,
     log,
     protocol::{
-        ChangeSource, Emulator, ImageWork, JobDescription, ObjectSource, Purpose, RecipeSource, RecipeType, RecipeWork,
-        ShellPlan, Work,
+        ChangeSource, Emulator, ImageWork, JobDescription, ObjectSource, Purpose, RecipeSource, RecipeWork, ShellPlan,
+        Work,
     },
     run::{BaseImage, How, Plan},
 };
@@ -102,7 +102,7 @@ impl Descriptions {
                 sha256: digests.sha256,
                 size: digests.size,
             },
-            recipe_type: RecipeType::KiwiNg,
+            recipe_type: plan.recipe_type,
             values: plan.values.iter().cloned().collect(),
             default_values: mirror.into_iter().collect(),
             template_mode: plan.template_mode,

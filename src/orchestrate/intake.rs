@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kiln_records::{
     CacheDepth, Epoch, ImageId, Job, Moment, Run, Shell, ShellWish, TwinLevel,
     additions::Additions,
-    protocol::{BootFiles, SquashfsOptions, TemplateMode},
+    protocol::{BootFiles, RecipeType, SquashfsOptions, TemplateMode},
     run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
 };
 
@@ -30,6 +30,8 @@ use crate::{config::CapacitySettings, metrics, store::SharedStore};
 pub struct NewRun {
     /// The archive of the recipe that the job starts from, `s3://bucket/key`; empty for a customize job.
     pub recipe: String,
+    /// The recipe's format.
+    pub recipe_type: RecipeType,
     /// Names and values for the recipe's templates.
     pub values: Vec<(String, String)>,
     /// The treatment of template names without a value.
@@ -71,6 +73,26 @@ pub struct NewRun {
     pub who: Option<String>,
 }
 
+impl NewRun {
+    /// Refuses what recipes of its type do not have.
+    fn check(&self) -> Result<(), Refusal> {
+        let asks = [
+            (self.verify_twins, "verification of twins"),
+            (self.locked, "lock files"),
+            (!self.profiles.is_empty(), "profiles"),
+            (
+                !self.additions.is_empty(),
+                "description that something could be added to",
+            ),
+            (self.cache_from.is_some(), "layers"),
+        ];
+        let refused = asks
+            .into_iter()
+            .find(|(is_asked, _)| *is_asked && self.recipe_type == RecipeType::Containerfile);
+        refused.map_or(Ok(()), |(_, what)| Err(Refusal::OfContainerfile(what)))
+    }
+}
+
 /// Accepts jobs.
 #[derive(Debug)]
 pub struct Intake {
@@ -96,6 +118,7 @@ impl Intake {
     ///
     /// When the id is taken, or the store or the place does not answer. In both cases the job is not added.
     pub(super) async fn accept(&self, mut job: Job, new: NewRun) -> Result<Job, Refusal> {
+        new.check()?;
         let capacity = self.placing.places.local().capacity().await?;
         let limits = Limits::of(&capacity, &self.capacity);
         let history: Vec<Used> = self
@@ -119,17 +142,22 @@ impl Intake {
             passed_over: Vec::new(),
             needs: needs(new.asked, &history, &self.capacity, limits),
             recipe: new.recipe,
+            recipe_type: new.recipe_type,
             values: new.values,
             template_mode: new.template_mode,
             squashfs: new.squashfs,
             twins: new.twins.unwrap_or(self.twins),
             verify_twins: new.verify_twins,
             epoch: new.epoch,
-            cache: new.cache.unwrap_or(match new.cache_from {
-                // To name an image is to ask for it.
-                Some(_) => self.cache.max(CacheDepth::Packages),
-                None => self.cache,
-            }),
+            cache: match new.recipe_type {
+                // Nothing of Kiln's tells whether its bases and downloads are those of before.
+                RecipeType::Containerfile => CacheDepth::None,
+                RecipeType::KiwiNg => new.cache.unwrap_or(match new.cache_from {
+                    // To name an image is to ask for it.
+                    Some(_) => self.cache.max(CacheDepth::Packages),
+                    None => self.cache,
+                }),
+            },
             cache_from: new.cache_from,
             cache_asked: new.cache.is_some() || new.cache_from.is_some(),
             locked: new.locked,

@@ -17,6 +17,7 @@ use kiln_records::{
     archive::{self, Limits},
     compression::Compression,
     description,
+    protocol::RecipeType,
 };
 use sha2::{Digest, Sha256};
 
@@ -34,6 +35,8 @@ pub struct RecipeArchive {
     pub sha256: String,
     /// The recipe's name: that of its directory or archive.
     pub name: String,
+    /// Its format.
+    pub kind: RecipeType,
     /// The architectures that its own description names, if it names any.
     pub declared: Vec<Arch>,
     /// The distribution that its description seems to build.
@@ -65,7 +68,12 @@ impl RecipeArchive {
         let shown = path.display().to_string();
         let (bytes, left_out, name) = if path.is_dir() {
             let files = descriptions(&path).map_err(unreadable)?;
-            description::find(files.iter().map(PathBuf::as_path)).map_err(|missing| {
+            let files = || files.iter().map(PathBuf::as_path);
+            let place = match description::kind_of(files()) {
+                RecipeType::KiwiNg => description::find(files()),
+                RecipeType::Containerfile => description::find_containerfile(files()),
+            };
+            place.map_err(|missing| {
                 let mut failure = Failure::from(missing);
                 failure.detail = format!("{shown}: {}", failure.detail);
                 failure
@@ -110,6 +118,7 @@ impl RecipeArchive {
             sha256: hex::encode(Sha256::digest(&bytes)),
             bytes,
             name,
+            kind: look.kind,
             declared: look.archs,
             distribution: look.distribution,
             left_out,

@@ -28,6 +28,9 @@ pub enum Refusal {
     /// The recipe is of a kind that only IMS's records know.
     #[error("Recipes of type packer cannot be built.")]
     Packer,
+    /// What recipes of this kind do not have.
+    #[error("Recipes of type containerfile have no {0}.")]
+    OfContainerfile(&'static str),
     /// The object of the recipe or image is unusable, or S3 gives no answer.
     #[error(transparent)]
     Object(#[from] Unusable),

@@ -204,6 +204,24 @@ impl Account {
         }
     }
 
+    /// An account of the programs of this root, and of those of a later root of the same job, whose programs count where both have a
+    /// path.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        let rows = |account: &Self| -> Vec<(String, Package, Reason)> {
+            let owned =
+                |(path, package, reason): (&str, &Package, &Reason)| (path.to_owned(), package.clone(), reason.clone());
+            account.rows().map(owned).collect()
+        };
+        let mut programs = rows(&later);
+        programs.extend(rows(&self));
+        let (omitted, table) = (self.omitted + later.omitted, later.given_up.table);
+        let mut both = Self::of(later.host, programs, later.ended.or(self.ended));
+        both.omitted += omitted;
+        both.given_up = GivenUp::of(table, [self.given_up.commands, later.given_up.commands].concat());
+        both
+    }
+
     /// Whether it is as large as an account may be, and whole: it may be anybody's.
     pub fn is_sound(&self) -> bool {
         let names = self

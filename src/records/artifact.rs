@@ -16,6 +16,8 @@ pub enum ArtifactKind {
     Initrd,
     /// The kernel parameters, one text file.
     BootParameters,
+    /// The container image: a tar archive of an OCI image layout. Kiln's own.
+    Container,
     /// The packages of the root, as an SPDX document. Kiln's own.
     Spdx,
     /// The packages of the root, as a CycloneDX document. Kiln's own.
@@ -26,11 +28,12 @@ pub enum ArtifactKind {
 
 impl ArtifactKind {
     /// All kinds.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Rootfs,
         Self::Kernel,
         Self::Initrd,
         Self::BootParameters,
+        Self::Container,
         Self::Spdx,
         Self::CycloneDx,
         Self::Log,
@@ -43,6 +46,7 @@ impl ArtifactKind {
             ArtifactKind::Kernel => "kernel",
             ArtifactKind::Initrd => "initrd",
             ArtifactKind::BootParameters => "boot_parameters",
+            ArtifactKind::Container => "container.tar",
             ArtifactKind::Spdx => "sbom.spdx.json",
             ArtifactKind::CycloneDx => "sbom.cdx.json",
             ArtifactKind::Log => "build.log.zst",
@@ -56,6 +60,7 @@ impl ArtifactKind {
             ArtifactKind::Kernel => "application/vnd.cray.image.kernel",
             ArtifactKind::Initrd => "application/vnd.cray.image.initrd",
             ArtifactKind::BootParameters => "application/vnd.cray.image.parameters.boot",
+            ArtifactKind::Container => "application/vnd.kiln.container.oci-archive.v1+tar",
             ArtifactKind::Spdx => "application/spdx+json",
             ArtifactKind::CycloneDx => "application/vnd.cyclonedx+json",
             ArtifactKind::Log => "application/zstd",

@@ -1,4 +1,4 @@
-//! Finds kiwi's description among the files of a recipe, by the names that kiwi takes. Pure: no I/O.
+//! Finds the description among the files of a recipe: kiwi's, by the names that kiwi takes, or a Containerfile. Pure: no I/O.
 //!
 //! Everybody who looks for a description asks here: who packs a directory, who looks into an archive, and the agent.
 
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Code, Failure};
+use crate::{Code, Failure, protocol::RecipeType};
 
 /// The description's usual name.
 pub const CONFIG: &str = "config.xml";
@@ -21,6 +21,9 @@ const ENDING: &str = "kiwi";
 
 /// How kiwi's descriptions end in formats that are no XML.
 const OTHER_FORMATS: [&str; 5] = ["yaml", "yml", "json", "toml", "ini"];
+
+/// The names of a Containerfile, the first of which counts (buildah-build(1)).
+pub const CONTAINERFILES: [&str; 2] = ["Containerfile", "Dockerfile"];
 
 /// The most places that a message names.
 const MOST_NAMED: usize = 5;
@@ -48,6 +51,8 @@ pub enum Missing {
     None(Option<PathBuf>),
     /// Several directories have one, and the top has none.
     Several(Vec<PathBuf>),
+    /// Neither the top nor the one directory there has a Containerfile.
+    Containerfile,
 }
 
 impl fmt::Display for Missing {
@@ -62,6 +67,7 @@ impl fmt::Display for Missing {
                     shown(near)
                 )
             }
+            Self::Containerfile => write!(f, "the recipe has no {} at its top", CONTAINERFILES.join(" and no ")),
             Self::Several(found) => {
                 let names: Vec<_> = found.iter().take(MOST_NAMED).map(|path| shown(path)).collect();
                 let more = if found.len() > MOST_NAMED { ", …" } else { "" };
@@ -78,6 +84,10 @@ impl fmt::Display for Missing {
 impl From<Missing> for Failure {
     fn from(missing: Missing) -> Self {
         let hint = match &missing {
+            Missing::None(Some(near)) if is_containerfile(near) => {
+                "a Containerfile is a recipe of another type, `containerfile`, which `kiln build` recognises".to_owned()
+            }
+            Missing::Containerfile => "an archive may have one directory around the Containerfile; a recipe with kiwi's config.xml has the type `kiwi-ng`".to_owned(),
             Missing::None(Some(near)) if is_other_format(near) => {
                 "descriptions in YAML, JSON or TOML are not read: `kiwi-ng image info --print-xml` converts one into XML".to_owned()
             }
@@ -99,7 +109,7 @@ pub fn may_be(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| !name.starts_with('.'))
         && !path.starts_with("__MACOSX")
-        && (is_near(path) || is_taken(path))
+        && (is_near(path) || is_taken(path) || is_containerfile(path))
 }
 
 /// Finds the description among a recipe's files, whose paths are relative to its top. Directories are no files; links are.
@@ -150,6 +160,44 @@ pub fn find<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<Place, Miss
         0 => Err(Missing::None(near.map(Path::to_owned))),
         1 => Ok(found.remove(0)),
         _ => Err(Missing::Several(found.iter().map(Place::path).collect())),
+    }
+}
+
+/// Whether this is a Containerfile, by its name.
+pub fn is_containerfile(path: &Path) -> bool {
+    path.components().count() <= 2 && CONTAINERFILES.iter().any(|name| path.ends_with(name))
+}
+
+/// Finds the Containerfile of a recipe of that type: at the top, or in the one directory there that has one.
+///
+/// # Errors
+///
+/// There is none, or there are several.
+pub fn find_containerfile<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<Place, Missing> {
+    let mut dirs: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
+    for path in files.into_iter().filter(|path| is_containerfile(path)) {
+        if let (Some(dir), Some(name)) = (path.parent(), path.file_name()) {
+            dirs.entry(dir).or_default().insert(Path::new(name));
+        }
+    }
+    let place = |(dir, names): (&&Path, &BTreeSet<&Path>)| Place {
+        dir: dir.to_path_buf(),
+        name: names.first().map(|name| name.to_path_buf()).unwrap_or_default(),
+    };
+    // The top is the first.
+    match dirs.len() {
+        0 => Err(Missing::Containerfile),
+        1 => dirs.iter().next().map(place).ok_or(Missing::Containerfile),
+        _ if dirs.contains_key(Path::new("")) => dirs.iter().next().map(place).ok_or(Missing::Containerfile),
+        _ => Err(Missing::Several(dirs.iter().map(|dir| place(dir).path()).collect())),
+    }
+}
+
+/// The type of a recipe with these files, whose type nobody has said.
+pub fn kind_of<'a>(files: impl IntoIterator<Item = &'a Path> + Clone) -> RecipeType {
+    match (find(files.clone()), find_containerfile(files)) {
+        (Err(_), Ok(_)) => RecipeType::Containerfile,
+        _ => RecipeType::KiwiNg,
     }
 }
 

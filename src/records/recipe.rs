@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CacheDepth, Dating, Link, Moment, RecipeId, TwinLevel, lock};
+use super::{CacheDepth, Dating, Link, Moment, RecipeId, TwinLevel, lock, protocol};
 use crate::arch::Arch;
 
 /// The files and the directory at the top of a recipe that do not decide its packages: kiwi uses them only after all packages are
@@ -83,19 +83,40 @@ impl Recipe {
 pub enum RecipeType {
     /// kiwi-ng.
     KiwiNg,
+    /// A Containerfile. Kiln's own.
+    Containerfile,
     /// Packer. IMS accepts such recipes but cannot build them; neither can Kiln.
     Packer,
 }
 
 impl RecipeType {
     /// Every type, in the order in which lists show them.
-    pub const ALL: [RecipeType; 2] = [RecipeType::KiwiNg, RecipeType::Packer];
+    pub const ALL: [RecipeType; 3] = [RecipeType::KiwiNg, RecipeType::Containerfile, RecipeType::Packer];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             RecipeType::KiwiNg => "kiwi-ng",
+            RecipeType::Containerfile => "containerfile",
             RecipeType::Packer => "packer",
+        }
+    }
+
+    /// The format that agents build; IMS's clients may make records of others.
+    pub const fn built(self) -> Option<protocol::RecipeType> {
+        match self {
+            RecipeType::KiwiNg => Some(protocol::RecipeType::KiwiNg),
+            RecipeType::Containerfile => Some(protocol::RecipeType::Containerfile),
+            RecipeType::Packer => None,
+        }
+    }
+}
+
+impl From<protocol::RecipeType> for RecipeType {
+    fn from(built: protocol::RecipeType) -> Self {
+        match built {
+            protocol::RecipeType::KiwiNg => Self::KiwiNg,
+            protocol::RecipeType::Containerfile => Self::Containerfile,
         }
     }
 }

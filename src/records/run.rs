@@ -24,7 +24,7 @@ use super::{
     Blame, CacheDepth, Change, Code, Epoch, Execs, Failure, ImageId, JobId, JobStatus, JobType, LayerUse, Moment,
     ServerId, Shell, ShellTime, Step, TwinLevel, Upload, UploadedArtifact, Verdict, Warning, Warnings,
     additions::Additions,
-    protocol::{BootFiles, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
+    protocol::{BootFiles, RecipeType, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
 };
 
 /// The longest pause between two attempts of a job.
@@ -166,6 +166,8 @@ pub struct Plan {
     pub image: Option<BaseImage>,
     /// The recipe's archive: `s3://bucket/key`.
     pub recipe: String,
+    /// The recipe's format.
+    pub recipe_type: RecipeType,
     /// Names and values for the recipe's templates.
     pub values: Vec<(String, String)>,
     /// The treatment of template names without a value.
@@ -825,6 +827,7 @@ mod tests {
             passed_over: Vec::new(),
             needs: Needs::default(),
             recipe: String::new(),
+            recipe_type: RecipeType::default(),
             values: Vec::new(),
             template_mode: TemplateMode::Strict,
             squashfs: SquashfsOptions::default(),

@@ -69,7 +69,8 @@ pub async fn mirror(
     };
     let before = to.head(&to_which).await?;
     let mut all = walk::all(from, image, notes).await?;
-    let copying = stream::iter(&all.blobs).map(|blob| copy(from, to, blob, notes));
+    let blobs = stream::iter(all.blobs.clone());
+    let copying = blobs.map(async |blob: Descriptor| copy(from, to, &blob, notes).await);
     let copied: Vec<u64> = copying.buffer_unordered(PARALLEL).try_collect().await?;
     let image = all.documents.pop();
     for document in &all.documents {

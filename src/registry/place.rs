@@ -1,5 +1,7 @@
 //! A registry's repository or a directory: what is the same for both. Talks to registries, reads and writes layouts.
 
+use std::path::Path;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
@@ -47,6 +49,11 @@ pub async fn open(location: &Location, access: &Access, to_write: bool) -> Resul
 }
 
 impl Place {
+    /// A directory with images.
+    pub(crate) fn layout(dir: &Path) -> Result<Self, Failure> {
+        Layout::open(dir, false).map(|layout| Self::Layout(LayoutPlace(layout)))
+    }
+
     /// The name of an image in it.
     pub fn name(&self, which: &Which) -> String {
         match self {

@@ -23,6 +23,7 @@ use crate::{
     Notes,
     digest::{Digest, Hasher},
     layer::Layer,
+    mirror::mirror,
     model::{Annotations, Config, Descriptor, Document, Index, Layers, Manifest, Platform, Run, media, to_json},
     place::Place,
     reference::Which,
@@ -83,6 +84,9 @@ pub struct Image {
     pub manifest: Digest,
     /// Its root file system: a squashfs.
     pub rootfs: Artifact,
+    /// The container image that it was built as, if it was: a tar archive of an OCI image layout. It is published as it is, and otherwise
+    /// one is made of the root.
+    pub container: Option<Artifact>,
     /// Kernel, initrd, boot parameters.
     pub boot: Vec<Artifact>,
     /// What is said about it: lists of its packages, its provenance. Each becomes a referrer of its own.
@@ -285,9 +289,18 @@ impl Work<'_> {
             .map_err(|error| scratch_failed(self.scratch, &error))?;
         let file = dir.path().join("rootfs");
         // A squashfs is read here and there, not from its beginning to its end.
-        let rootfs = self.fetch(image, &file).await?;
-        let layer = Layer::new(file.clone(), image.arch);
-        let sent_layer = self.send(image, "layer", None, &layer);
+        let rootfs = self.fetch(image, &image.rootfs, &file).await?;
+        let own = Annotations::from([
+            (TITLE.to_owned(), image.name.clone()),
+            (CREATED.to_owned(), image.created.clone()),
+            (MANIFEST.to_owned(), image.manifest.to_string()),
+        ]);
+        let made = async {
+            match &image.container {
+                Some(container) => self.put_container(image, container, dir.path()).await,
+                None => self.make_container(image, &file, &own).await,
+            }
+        };
         let root = async {
             self.send(
                 image,
@@ -302,59 +315,20 @@ impl Work<'_> {
             .documents
             .iter()
             .map(|artifact| self.send_artifact(image, artifact));
-        let (layer_sent, root, mut boot, documents) = future::try_join4(
-            sent_layer,
-            root,
-            future::try_join_all(boot),
-            future::try_join_all(documents),
-        )
-        .await?;
-        let made = layer
-            .made()
-            .ok_or_else(|| Failure::new(Code::LayerUnmade, "the layer was not made to its end"))?;
+        let (entry, root, mut boot, documents) =
+            future::try_join4(made, root, future::try_join_all(boot), future::try_join_all(documents)).await?;
         boot.push(root.annotated(TITLE, &image.rootfs.name));
-
-        let config = Config {
-            created: Some(image.created.clone()),
-            platform: platform(image.arch),
-            config: Some(Run {
-                env: Some(vec![PATH.to_owned()]),
-                cmd: made.command.map(|command| vec![command.to_owned()]),
-                ..Run::default()
-            }),
-            rootfs: Layers {
-                kind: "layers".to_owned(),
-                diff_ids: vec![made.diff_id],
-            },
-        };
-        let config = self.send_document(image, "config", media::CONFIG, &config).await?;
-        let mut layer = layer_sent;
-        media::LAYER_ZSTD.clone_into(&mut layer.media_type);
-        let own = Annotations::from([
-            (TITLE.to_owned(), image.name.clone()),
-            (CREATED.to_owned(), image.created.clone()),
-            (MANIFEST.to_owned(), image.manifest.to_string()),
-        ]);
-        let manifest = Manifest {
-            schema_version: 2,
-            media_type: Some(media::MANIFEST.to_owned()),
-            artifact_type: None,
-            config,
-            layers: vec![layer],
-            subject: None,
-            annotations: Some(own.clone()),
-        };
-        let entry = self.put(&manifest).await?;
         let empty = self
             .send_document(image, "config", media::EMPTY, &serde_json::json!({}))
             .await?;
         let referrer = |kind: &str, layers: Vec<Descriptor>| Manifest {
+            schema_version: 2,
+            media_type: Some(media::MANIFEST.to_owned()),
             artifact_type: Some(kind.to_owned()),
             config: empty.clone(),
             layers,
             subject: Some(entry.clone()),
             annotations: Some(own.clone()),
-            ..manifest.clone()
         };
         let artifact = self.put(&referrer(BOOT, boot)).await?;
         let mut digests = Vec::with_capacity(documents.len());
@@ -373,13 +347,66 @@ impl Work<'_> {
         Ok(entry)
     }
 
-    /// Writes the root to a file.
-    async fn fetch(&self, image: &Image, file: &Path) -> Result<Descriptor, Failure> {
+    /// Makes a container image with the root as its one layer.
+    async fn make_container(&self, image: &Image, root: &Path, own: &Annotations) -> Result<Descriptor, Failure> {
+        let source = Layer::new(root.to_owned(), image.arch);
+        let mut layer = self.send(image, "layer", None, &source).await?;
+        let made = source
+            .made()
+            .ok_or_else(|| Failure::new(Code::LayerUnmade, "the layer was not made to its end"))?;
+        let config = Config {
+            created: Some(image.created.clone()),
+            platform: platform(image.arch),
+            config: Some(Run {
+                env: Some(vec![PATH.to_owned()]),
+                cmd: made.command.map(|command| vec![command.to_owned()]),
+                ..Run::default()
+            }),
+            rootfs: Layers {
+                kind: "layers".to_owned(),
+                diff_ids: vec![made.diff_id],
+            },
+        };
+        let config = self.send_document(image, "config", media::CONFIG, &config).await?;
+        media::LAYER_ZSTD.clone_into(&mut layer.media_type);
+        let manifest = Manifest {
+            schema_version: 2,
+            media_type: Some(media::MANIFEST.to_owned()),
+            artifact_type: None,
+            config,
+            layers: vec![layer],
+            subject: None,
+            annotations: Some(own.clone()),
+        };
+        self.put(&manifest).await
+    }
+
+    /// Sends the container image that was built.
+    async fn put_container(&self, image: &Image, container: &Artifact, scratch: &Path) -> Result<Descriptor, Failure> {
+        let (archive, dir) = (scratch.join("container.tar"), scratch.join("container"));
+        self.fetch(image, container, &archive).await?;
+        let failed = |error: std::io::Error| scratch_failed(scratch, &error);
+        let into = dir.clone();
+        let unpacked = tokio::task::spawn_blocking(move || {
+            let file = kiln_files::open(&archive)?;
+            fs_err::create_dir(&into)?;
+            tar::Archive::new(file).unpack(&into)?;
+            fs_err::remove_file(&archive)
+        });
+        unpacked.await.map_err(|error| failed(error.into()))?.map_err(failed)?;
+        let layout = Place::layout(&dir)?;
+        let sent = mirror(&layout, None, &self.place, None, self.notes).await?;
+        let which = Which::Digest(sent.digest);
+        let found = self.place.must_have(&which).await?;
+        Ok(found.descriptor)
+    }
+
+    /// Writes an artifact to a file.
+    async fn fetch(&self, image: &Image, artifact: &Artifact, file: &Path) -> Result<Descriptor, Failure> {
         let failed = |error: std::io::Error| scratch_failed(file, &error);
-        let rootfs = &image.rootfs;
-        let mut pieces = rootfs.source.open().await?;
+        let mut pieces = artifact.source.open().await?;
         let mut file = fs_err::tokio::File::create(file).await.map_err(failed)?;
-        let (mut hasher, mut size) = (rootfs.digest.as_ref().map_or_else(Hasher::default, Digest::hasher), 0);
+        let (mut hasher, mut size) = (artifact.digest.as_ref().map_or_else(Hasher::default, Digest::hasher), 0);
         while let Some(piece) = pieces.next().await.transpose()? {
             size += piece.len() as u64;
             hasher.update(&piece);
@@ -387,17 +414,17 @@ impl Work<'_> {
         }
         file.flush().await.map_err(failed)?;
         let digest = hasher.finish();
-        if rootfs.digest.as_ref().is_some_and(|expected| *expected != digest) {
+        if artifact.digest.as_ref().is_some_and(|expected| *expected != digest) {
             return Err(Failure::new(
                 Code::RegistryDigest,
                 format!(
-                    "the root file system of {} ({}) is not what its manifest says",
-                    image.name, image.arch
+                    "{} of {} ({}) is not what its manifest says",
+                    artifact.name, image.name, image.arch
                 ),
             )
             .hint("the image's objects were changed or are damaged: build it again"));
         }
-        Ok(Descriptor::new(&rootfs.media_type, digest, size))
+        Ok(Descriptor::new(&artifact.media_type, digest, size))
     }
 
     /// Sends a file of an image.

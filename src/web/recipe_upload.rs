@@ -8,7 +8,7 @@ use axum::{
     http::{Method, StatusCode, Uri},
     response::{IntoResponse, Redirect, Response},
 };
-use kiln_records::{Failure, LinuxDistribution, RecipeId, arch::Arch};
+use kiln_records::{Failure, LinuxDistribution, RecipeId, RecipeType, arch::Arch};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -188,8 +188,9 @@ impl Dashboard {
                 [_] => name.to_owned(),
                 _ => format!("{name}.{arch}"),
             };
+            let recipe_type = RecipeType::from(look.kind).name();
             let record = json!({
-                "name": called, "recipe_type": "kiwi-ng", "linux_distribution": distribution.name(), "arch": arch,
+                "name": called, "recipe_type": recipe_type, "linux_distribution": distribution.name(), "arch": arch,
                 "require_dkms": own_kernel,
             });
             let made = self.ask(viewer, Method::POST, "/v3/recipes", Some(record)).await;

@@ -40,6 +40,7 @@ pub(super) fn run() -> Run {
             disk: 3,
             disk_limit: u64::MAX,
         },
+        recipe_type: kiln_records::protocol::RecipeType::KiwiNg,
         recipe: "s3://ims/r".to_owned(),
         values: vec![("a".to_owned(), "nul \0 and \u{1f600}".to_owned())],
         template_mode: TemplateMode::Strict,

@@ -42,6 +42,7 @@ pub mod gate;
 pub mod issuer;
 pub mod ports;
 pub mod postgres;
+pub mod registry;
 pub mod repository;
 pub mod s3_proxy;
 pub mod serve;

@@ -166,7 +166,7 @@ impl Night {
             "place": "local", "host": null, "driver": "namespace", "how": "native", "passed_over": [],
             "why": "native on this host, in namespaces",
             "needs": { "memory": 2_u64 << 30, "memory_limit": 8_u64 << 30, "disk": 4_u64 << 30, "disk_limit": 15_u64 << 30 },
-            "recipe": format!("s3://ims/recipes/{artifact}/recipe.tar.gz"), "values": [], "template_mode": "strict",
+            "recipe": format!("s3://ims/recipes/{artifact}/recipe.tar.gz"), "recipe_type": "kiwi-ng", "values": [], "template_mode": "strict",
             "boot": { "kernel": "vmlinuz", "initrd": "initrd", "parameters": "p", "required": false },
         });
         let choices = json!({

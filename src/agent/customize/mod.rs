@@ -16,7 +16,7 @@ use super::{
     release::Releases,
     root::OpenRoot,
     shell,
-    twins::{Twins, layout},
+    twins::{Earlier, Twins, layout},
 };
 use kiln_records::{
     Execs, Failure, Warning,
@@ -107,7 +107,7 @@ impl Customizing<'_> {
             failure = self.releases.follow(&root, Uname::Image, self.events) => Err(failure),
         };
         // Before all remaining processes are killed: the deaths of the twins' own tools would be reported as failures.
-        let (execs, outcome) = Twins::end(twins, programs, self.emulator, outcome).await;
+        let (execs, outcome) = Twins::end(twins, Earlier::default(), programs, self.emulator, outcome).await;
         let trusted = pauses::trust_the_site(&self.outputs.root(), false).await;
         if let Err(failure) = open.close(self.events).await {
             return (execs, Err(failure));

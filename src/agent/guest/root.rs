@@ -16,7 +16,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kiln_inside::room::{mounts::DEV_LINKS, process1};
+use kiln_inside::room::{
+    mounts::{DEV_LINKS, STORAGE, STORAGE_LAYER},
+    process1,
+};
 use kiln_records::{
     Failure,
     guest::{GuestJob, SCRATCH_DISK, TOOLBOX_DISK},
@@ -71,7 +74,7 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
     // With `discard`, deleted space is returned to the host.
     mount_on(&find(SCRATCH_DISK)?, DISK, "ext4", flags, "discard,noinit_itable")?;
     process1::clear_layers(Path::new(DISK))?;
-    for dir in ["upper", "work", "scratch"] {
+    for dir in ["upper", "work", "scratch", STORAGE_LAYER] {
         fs_err::create_dir_all(Path::new(DISK).join(dir))?;
     }
     let mode = |path: &Path, mode| fs_err::set_permissions(path, Permissions::from_mode(mode));
@@ -95,6 +98,9 @@ fn try_furnish(job: &GuestJob) -> std::io::Result<()> {
         "",
     )?;
     mount_on(Path::new("/disk/scratch"), inside("scratch"), "", MsFlags::MS_BIND, "")?;
+    let storage = inside(STORAGE.trim_start_matches('/'));
+    fs_err::create_dir_all(&storage)?;
+    mount_on(&Path::new(DISK).join(STORAGE_LAYER), storage, "", MsFlags::MS_BIND, "")?;
     tmpfs("dev", MsFlags::MS_NOSUID, "mode=0755,size=1m")?;
     for (name, major, minor) in DEVICES {
         let mode = Mode::from_bits_truncate(0o666);

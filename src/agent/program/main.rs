@@ -10,7 +10,9 @@ use std::{
 };
 
 use kiln_agent::{
-    container, guest, job,
+    container,
+    containerfile::runtime,
+    guest, job,
     template::apart,
     twins::{call, layout, probe, stand_in},
     watch,
@@ -38,6 +40,15 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "{program}: {error}");
         // As chroot itself does when it fails.
         return ExitCode::from(125);
+    }
+    if runtime::is_called(&name) {
+        return match runtime::main(arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                let _ = writeln!(std::io::stderr(), "{error}");
+                ExitCode::FAILURE
+            }
+        };
     }
     if Path::new(&name).file_name() == Some(guest::NAME.as_ref()) {
         guest::main();

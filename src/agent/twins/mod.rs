@@ -25,7 +25,7 @@ use std::{
 use kiln_records::{
     Account, Code, Execs, FailedTwin, Failure, TwinLevel, Warning,
     arch::Arch,
-    protocol::{Emulator, JobDescription, Work},
+    protocol::{Emulator, JobDescription, RecipeType, Work},
     twins::no_twins_between,
 };
 use reqwest::Client;
@@ -50,7 +50,7 @@ pub(crate) use self::{
     format::Format,
     image::{DPKG_STATUS, format as format_of, query_rpm},
     installed::DPKG_LISTS,
-    root::Root,
+    root::{Root, by_fd},
 };
 
 mod apt;
@@ -110,6 +110,9 @@ enum Origin {
     /// They are installed, and the image names its repositories. Processes do not wait: they may be done before all
     /// twins are there.
     Image,
+    /// They are installed and further ones are being installed, and the root names its repositories: a working container. Processes wait
+    /// for the twins of what is there when they start.
+    Container,
 }
 
 /// The settings for making twins.
@@ -169,6 +172,31 @@ fn watched(programs: &Programs) -> Result<(), Failure> {
 /// How often programs of the root were started as twins and under the emulator, if the root was ever entered.
 type Counted = Option<(u64, u64)>;
 
+/// What the twins of an earlier root of the same job were: how each program was run, and how often.
+#[derive(Debug, Default)]
+pub struct Earlier {
+    account: Option<Account>,
+    counted: Counted,
+}
+
+impl Earlier {
+    /// Adds what the twins of a later root were.
+    #[must_use]
+    pub fn and(self, Self { account, counted }: Self) -> Self {
+        let add = |(twins, emulated): (u64, u64), (more, others): (u64, u64)| (twins + more, emulated + others);
+        Self {
+            account: match (self.account, account) {
+                (Some(one), Some(other)) => Some(one.and(other)),
+                (one, other) => other.or(one),
+            },
+            counted: match (self.counted, counted) {
+                (Some(one), Some(other)) => Some(add(one, other)),
+                (one, other) => one.or(other),
+            },
+        }
+    }
+}
+
 /// Twins that are being made.
 #[derive(Debug)]
 pub struct Twins {
@@ -206,8 +234,11 @@ impl Twins {
         }
         let settings = Settings {
             root: outputs.root(),
-            origin: match job.work {
-                Work::Create(_) => Origin::Recipe,
+            origin: match &job.work {
+                Work::Create(work) => match work.recipe_type {
+                    RecipeType::KiwiNg => Origin::Recipe,
+                    RecipeType::Containerfile => Origin::Container,
+                },
                 Work::Customize(_) => Origin::Image,
             },
             target: job.arch,
@@ -289,24 +320,58 @@ impl Twins {
         let _ = self.requests.send(Request::Restored);
     }
 
-    /// Ends the twins, if there are any, removes them from the root, and tells the server how each program was run.
-    /// Returns how often programs ran as twins or emulated, if the machine cannot run them itself, where `programs` ran
+    /// Takes the mount point out of the root, for as long as nothing runs there. The next process that enters it has one again.
+    ///
+    /// # Errors
+    ///
+    /// Something is in it.
+    pub async fn leave(&self) -> Result<(), Failure> {
+        let requests = self.requests.clone();
+        blocking(move || {
+            let (reply, left) = mpsc::channel();
+            let _ = requests.send(Request::Leave { reply });
+            left.recv()
+                .unwrap_or(Ok(()))
+                .map_err(|error| Failure::io("cannot remove the native twins from the root", &error))
+        })
+        .await
+    }
+
+    /// Ends the twins of a root that is not the job's last one.
+    pub async fn end_of_stage(self) -> Result<Earlier, Failure> {
+        let (account, counted) = blocking(move || Ok(self.finish())).await?;
+        Ok(Earlier {
+            account,
+            counted: counted?,
+        })
+    }
+
+    /// Ends the twins, if there are any, removes them from the root, and tells the server how each program was run, in `earlier` roots
+    /// of the job, too. Returns how often programs ran as twins or emulated, if the machine cannot run them itself, where `programs` ran
     /// under the `emulator`; and the `outcome` of the work, or a failure when twins could not be removed from the root.
     /// Where a twin's death is the failure, that names the twin.
     pub async fn end(
         twins: Option<Self>,
+        earlier: Earlier,
         programs: Programs,
         emulator: Option<&Emulator>,
         outcome: Result<(), Failure>,
     ) -> (Option<Execs>, Result<(), Failure>) {
         let Some(twins) = twins else {
-            return (emulator.map(|_| programs.execs(None)), outcome);
+            return (emulator.map(|_| programs.execs(earlier.counted)), outcome);
         };
         let (target, events, channel) = (twins.target, twins.events.clone(), twins.channel.clone());
         let list = twins.given_up.clone();
         let (account, counted) = match blocking(move || Ok(twins.finish())).await {
             Ok(ended) => ended,
             Err(failure) => (None, Err(failure)),
+        };
+        let (account, counted) = match counted {
+            Ok(counted) => {
+                let Earlier { account, counted } = earlier.and(Earlier { account, counted });
+                (account, Ok(counted))
+            }
+            Err(failure) => (account, Err(failure)),
         };
         let counted = counted.and_then(|counted| {
             let noted = given_up::add(programs.given_up(), &list);

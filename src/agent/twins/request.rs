@@ -22,6 +22,8 @@ pub(super) enum Request {
     Keep { reply: Sender<Option<PathBuf>> },
     /// The root was replaced by one in which all packages are installed.
     Restored,
+    /// Nothing runs in the root for the moment. The reply confirms that the mount point is not in it.
+    Leave { reply: Sender<io::Result<()>> },
     /// The root is built. The reply confirms that no part of the twins is left in it.
     End { reply: Sender<Ended> },
 }

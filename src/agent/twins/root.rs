@@ -16,7 +16,7 @@ use nix::{
 };
 
 /// The path of an open file, which leads to that file whatever became of its name.
-pub(super) fn by_fd(file: &impl AsRawFd) -> PathBuf {
+pub(crate) fn by_fd(file: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 

@@ -30,7 +30,7 @@ impl Source {
     pub(super) fn find(settings: &Settings, dir: &Path, restored: bool) -> io::Result<Option<Self>> {
         match settings.origin {
             Origin::Recipe => Self::of_recipe(settings, dir, restored),
-            Origin::Image => Self::of_image(settings, dir).map(Some),
+            Origin::Image | Origin::Container => Self::of_image(settings, dir).map(Some),
         }
     }
 

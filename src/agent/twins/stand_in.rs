@@ -79,7 +79,7 @@ pub fn main(name: &str, arguments: impl Iterator<Item = OsString>) -> io::Error 
         other_root(&arguments)
     };
     if let Some(root) = root {
-        mount_twins(Path::new(root), name == CHROOT);
+        mount_twins(Path::new(root), Path::new(root), name == CHROOT);
     }
     Command::new(real(name)).arg0(name).args(arguments).exec()
 }
@@ -90,13 +90,13 @@ pub fn enter(mut arguments: impl Iterator<Item = OsString>) -> io::Error {
     let (Some(root), Some(program)) = (arguments.next(), arguments.next()) else {
         return io::ErrorKind::InvalidInput.into();
     };
-    mount_twins(Path::new(&root), false);
+    mount_twins(Path::new(&root), Path::new(&root), false);
     Command::new(program).args(arguments).exec()
 }
 
-/// Mounts the twins of a root in it, if there are any. After any error the root can still be entered without them.
-fn mount_twins(root: &Path, wait: bool) {
-    let entered = ask(root, wait).and_then(|twins| match twins {
+/// Mounts the twins of a root in it, if there are any; the agent knows the root as `known_as`. After any error the root can still be entered without them.
+pub(crate) fn mount_twins(root: &Path, known_as: &Path, wait: bool) {
+    let entered = ask(known_as, wait).and_then(|twins| match twins {
         Some(twins) => mount::enter(root, &twins),
         None => Ok(()),
     });

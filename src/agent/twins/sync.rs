@@ -88,7 +88,8 @@ pub(super) struct Keeper {
 #[derive(Debug)]
 struct Open {
     world: World,
-    mount_point: MountPoint,
+    /// None while nothing runs in the root.
+    mount_point: Option<MountPoint>,
     has_cpuinfo: bool,
     /// How often the root was compared with its packages.
     looks: u64,
@@ -161,6 +162,9 @@ impl Keeper {
                     if let Err(error) = self.begin_restored() {
                         self.give_up(&error.to_string());
                     }
+                }
+                Ok(Request::Leave { reply }) => {
+                    let _ = reply.send(self.leave());
                 }
                 Ok(Request::End { reply }) => {
                     let _ = reply.send(self.end());
@@ -248,15 +252,32 @@ impl Keeper {
         if !is_same(root, &self.settings.root) {
             return None;
         }
-        let wait = wait && self.settings.origin == Origin::Recipe;
+        let wait = wait && self.settings.origin != Origin::Image;
         if self.open.is_none() && !matches!(self.lists, Lists::Never) {
             match self.open_root() {
                 Ok(open) => self.open = Some(open),
                 Err(error) => self.give_up(&error.to_string()),
             }
         }
+        if let Some(open) = &mut self.open
+            && open.mount_point.is_none()
+        {
+            match MountPoint::make(&self.settings.root) {
+                Ok(mount_point) => open.mount_point = Some(mount_point),
+                Err(error) => {
+                    self.give_up(&format!("cannot prepare the root for them: {error}"));
+                    return None;
+                }
+            }
+        }
         self.pass(wait);
         self.open.as_ref().map(|open| open.world.mounted().to_owned())
+    }
+
+    /// Removes the mount point, until the root is entered again.
+    fn leave(&mut self) -> io::Result<()> {
+        let mount_point = self.open.as_mut().and_then(|open| open.mount_point.take());
+        mount_point.map_or(Ok(()), MountPoint::remove)
     }
 
     fn open_root(&self) -> Result<Open, Failure> {
@@ -281,7 +302,7 @@ impl Keeper {
         let mount_point = MountPoint::make(root).map_err(failed)?;
         Ok(Open {
             world,
-            mount_point,
+            mount_point: Some(mount_point),
             has_cpuinfo: false,
             looks: 0,
             trials: Vec::new(),
@@ -314,7 +335,7 @@ impl Keeper {
             } = &mut **ready;
             packages.look(index, &self.table);
             let most = match self.settings.origin {
-                Origin::Recipe => usize::MAX,
+                Origin::Recipe | Origin::Container => usize::MAX,
                 Origin::Image => BATCH,
             };
             let before = downloads.shared;
@@ -363,7 +384,7 @@ impl Keeper {
             } = &self.settings;
             if self.packages.is_none() {
                 let mut packages = Packages::new(root, *target, *host, source.format(), host_packages(dir));
-                if self.settings.origin == Origin::Image || self.restored {
+                if self.settings.origin != Origin::Recipe || self.restored {
                     know_installed(&self.settings, &mut packages, &self.table)?;
                 }
                 self.packages = Some(packages);
@@ -545,7 +566,9 @@ impl Keeper {
                 self.events.say_blocking(&format!("{what}: {}", names.join(", ")));
             }
         }
-        mount_point.remove()?;
+        if let Some(mount_point) = mount_point {
+            mount_point.remove()?;
+        }
         if let Some(to) = &self.settings.writers {
             fs_err::rename(world.mounted().join(mount::writers()), to)?;
         }

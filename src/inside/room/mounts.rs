@@ -25,6 +25,11 @@ const STAGE: &str = "/tmp";
 /// The path of a job's disk space inside its sandbox.
 pub const SCRATCH: &str = "/scratch";
 
+/// The path of the storage of working containers inside their sandbox.
+pub const STORAGE: &str = "/var/lib/containers";
+/// Its directory in the disk space.
+pub const STORAGE_LAYER: &str = "containers";
+
 /// The path of the agent inside its sandbox.
 pub const AGENT: &str = "/run/agent";
 
@@ -40,7 +45,7 @@ pub const DOORS: &str = "/run/kiln";
 
 /// Directories of the disk space without content of the job's own: changes to the toolbox, and the overlays' work
 /// directories.
-pub const JOBLESS_LAYERS: [&str; 3] = ["upper", "work", "scratch-work"];
+pub const JOBLESS_LAYERS: [&str; 4] = ["upper", "work", "scratch-work", STORAGE_LAYER];
 
 /// Links that every `/dev` has, and their targets.
 pub const DEV_LINKS: [(&str, &str); 5] = [
@@ -111,7 +116,7 @@ pub fn furnish(
     }
     kernel.mount(&text(&sources.toolbox), &lower, "", bind, "")?;
     kernel.mount(&text(&sources.disk), &disk, "", bind, "")?;
-    for dir in ["upper", "work", "scratch", "scratch-work", "empty"] {
+    for dir in ["upper", "work", "scratch", "scratch-work", "empty", STORAGE_LAYER] {
         kernel.mkdir(&disk.join(dir))?;
     }
     kernel.mount(
@@ -132,6 +137,10 @@ pub fn furnish(
     // Over an empty directory, only for the sake of `volatile`.
     let scratch = layers(&disk.join("empty"), &disk, "scratch", "scratch-work");
     kernel.mount(name, &inside(SCRATCH), "overlay", MsFlags::empty(), &scratch)?;
+    // The disk itself: an overlay cannot be the upper layer of those that containers have.
+    let storage = disk.join(STORAGE_LAYER);
+    kernel.mkdir(&inside(STORAGE))?;
+    kernel.mount(&text(&storage), &inside(STORAGE), "", bind, "")?;
 
     kernel.mount(
         "kiln",

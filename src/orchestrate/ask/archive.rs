@@ -6,7 +6,7 @@ use kiln_records::{
     Dating, Job, JobId, JobType,
     arch::Arch,
     job::JobOptions,
-    protocol::{SquashfsOptions, TemplateMode},
+    protocol::{RecipeType, SquashfsOptions, TemplateMode},
 };
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -23,6 +23,8 @@ pub struct ArchiveJob {
     pub recipe_name: String,
     /// The recipe archive.
     pub archive: Bytes,
+    /// The recipe's format.
+    pub recipe_type: RecipeType,
     /// The architecture of the image.
     pub arch: Arch,
     /// Whether the job gets a kernel of its own.
@@ -70,6 +72,7 @@ pub(super) async fn build(asker: &Asker, id: JobId, build: ArchiveJob, who: Opti
     let job = Plans(asker).record(id, &new, build.arch, build.own_kernel);
     let run = NewRun {
         recipe: asker.artifacts.recipe_path(id),
+        recipe_type: build.recipe_type,
         values: build.values,
         template_mode: build.template_mode,
         squashfs: build.squashfs,

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use kiln_records::{
     CacheDepth, Dating, Image, ImageId, Job, JobId, JobStatus, JobType, Link, Moment, PublicKey, PublicKeyId, Recipe,
-    RecipeId, RecipeType, ShellTime, ShellWish, TwinLevel,
+    RecipeId, ShellTime, ShellWish, TwinLevel,
     arch::Arch,
     job::{Connection, JobOptions, SshContainer, WITHIN_CLUSTER},
+    protocol::RecipeType,
     run::BaseImage,
 };
 use uuid::Uuid;
@@ -35,6 +36,7 @@ struct Start {
     profiles: Option<Vec<String>>,
     /// The recipe's archive, and the values for its templates.
     recipe: String,
+    recipe_type: RecipeType,
     values: Vec<(String, String)>,
     image: Option<BaseImage>,
 }
@@ -90,6 +92,7 @@ impl Plans<'_> {
                 usual_memory: gib(self.0.jobs.default_mem_size_gib),
             },
             recipe: start.recipe,
+            recipe_type: start.recipe_type,
             values: start.values,
             image: start.image,
             ..NewRun::default()
@@ -113,9 +116,7 @@ impl Plans<'_> {
         let recipe = recipe.ok_or_else(unknown)?.record;
         let link = linked(Referred::Recipe, recipe.link.as_ref())?;
         self.0.artifacts.must_exist(&link.path).await?;
-        if recipe.recipe_type == RecipeType::Packer {
-            return Err(Refusal::Packer);
-        }
+        let recipe_type = recipe.recipe_type.built().ok_or(Refusal::Packer)?;
         let values = recipe.template_dictionary.clone().unwrap_or_default().into_iter();
         Ok(Start {
             arch: recipe.arch,
@@ -126,6 +127,7 @@ impl Plans<'_> {
             locked: recipe.locked,
             profiles: recipe.profiles.clone(),
             recipe: link.path.clone(),
+            recipe_type,
             values: values.map(|entry| (entry.key, entry.value)).collect(),
             image: None,
         })
@@ -146,6 +148,7 @@ impl Plans<'_> {
             locked: None,
             profiles: None,
             recipe: String::new(),
+            recipe_type: RecipeType::default(),
             values: Vec::new(),
             image: Some(BaseImage {
                 id,

@@ -15,7 +15,9 @@ use kiln_records::{
     Failure, LinuxDistribution,
     arch::Arch,
     archive::{self, Contents, Kind, Limits},
-    description, percent, xml_text,
+    description, percent,
+    protocol::RecipeType,
+    xml_text,
 };
 use minijinja::Environment;
 use serde::Deserialize;
@@ -47,6 +49,8 @@ const LIST_FILE: &str = ".ims_recipe_template.yaml";
 /// What an archive says of itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Look {
+    /// The recipe's format.
+    pub kind: RecipeType,
     /// The architectures that the description is limited to.
     pub archs: Vec<Arch>,
     /// The distribution, by the package manager and the repositories.
@@ -78,7 +82,14 @@ impl Look {
             depth <= 3 && (description::may_be(path) || path.ends_with(LIST_FILE))
         };
         let (contents, files, links) = files_of(bytes, shown, limits, may_be_wanted)?;
-        let place = contents.description?;
+        let kind = contents.kind();
+        let place = contents.place(kind)?;
+        if kind == RecipeType::Containerfile {
+            return Ok(Self {
+                kind,
+                ..Self::default()
+            });
+        }
         let described = files.get(&place.path());
         let decoded = described.and_then(|bytes| xml_text::decode(bytes).ok());
         let description = decoded.map(|decoded| decoded.text).unwrap_or_default();
@@ -88,6 +99,7 @@ impl Look {
         let parts = parts(&description, &place.dir, (bytes, limits), &links, &mut warnings);
         warnings.extend(parts.as_deref().and_then(declared::warning));
         Ok(Self {
+            kind,
             archs: parts.as_deref().map(declared::archs).unwrap_or_default(),
             warnings,
             distribution: distribution(&description),

@@ -16,6 +16,7 @@ fn archive() -> ArchiveJob {
         image_name: "image".to_owned(),
         recipe_name: "recipe".to_owned(),
         archive: bytes::Bytes::from_static(b"archive"),
+        recipe_type: kiln_records::protocol::RecipeType::KiwiNg,
         arch: Arch::host(),
         own_kernel: false,
         values: Vec::new(),

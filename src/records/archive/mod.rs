@@ -21,6 +21,7 @@ use std::{
 use crate::{
     Code, Failure,
     description::{self, Missing, Place},
+    protocol::RecipeType,
 };
 
 pub use own::{builder, is_own};
@@ -111,6 +112,26 @@ pub struct Contents {
     pub without_modes: u64,
     /// The place of kiwi's description.
     pub description: Result<Place, Missing>,
+    /// The place of a Containerfile.
+    pub containerfile: Result<Place, Missing>,
+}
+
+impl Contents {
+    /// The place of what describes a recipe of this type.
+    pub fn place(self, kind: RecipeType) -> Result<Place, Missing> {
+        match kind {
+            RecipeType::KiwiNg => self.description,
+            RecipeType::Containerfile => self.containerfile,
+        }
+    }
+
+    /// The type of the recipe, if nobody has said it.
+    pub fn kind(&self) -> RecipeType {
+        match (&self.description, &self.containerfile) {
+            (Err(_), Ok(_)) => RecipeType::Containerfile,
+            _ => RecipeType::KiwiNg,
+        }
+    }
 }
 
 /// What is done with each entry and its content.
@@ -322,7 +343,11 @@ impl Walk<'_, '_> {
         if self.entries == 0 {
             return Err(self.not_archive("it holds no files"));
         }
-        let description = description::find(self.described.iter().map(PathBuf::as_path));
+        let described = || self.described.iter().map(PathBuf::as_path);
+        let (description, containerfile) = (
+            description::find(described()),
+            description::find_containerfile(described()),
+        );
         // What lies beside the description is opened by Kiln and kiwi. Links deeper down are copied into the image, where
         // their texts mean something else; Kiln follows none of them.
         let top = description
@@ -341,6 +366,7 @@ impl Walk<'_, '_> {
             of_macos: self.of_macos,
             without_modes: self.without_modes,
             description,
+            containerfile,
         })
     }
 

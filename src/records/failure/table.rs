@@ -8,7 +8,7 @@ codes! {
         "the given path does not exist",
         "name a directory with a `config.xml`, or an archive of one";
     RecipeConfigMissing = "recipe_config_missing", 422, Failed, Lasting,
-        "the recipe has no `config.xml` and no `*.kiwi` file at its top, or several directories at its top have one; \
+        "the recipe has no `config.xml`, no `*.kiwi` file and no `Containerfile` at its top, or several directories at its top have one; \
          descriptions in YAML, JSON or TOML do not count",
         "the message names what comes nearest. An archive may have one directory around the recipe, with other files beside it";
     RecipeConfigInvalid = "recipe_config_invalid", 422, Failed, Lasting,
@@ -46,7 +46,7 @@ codes! {
         "the sandbox could not fetch the recipe from S3 in five attempts",
         "check `s3.public_endpoint`: sandboxes use that address";
     UnknownRecipeType = "unknown_recipe_type", 422, Failed, Lasting,
-        "`--type` is not `kiwi-ng`",
+        "`--type` is neither `kiwi-ng` nor `containerfile`",
         "leave it out";
     UnknownArch = "unknown_arch", 422, Failed, Lasting,
         "`--arch` is not x86_64, aarch64, ppc64le, s390x, riscv64 or another name of these",
@@ -87,6 +87,26 @@ codes! {
     TemplateFailed = "template_failed", 422, Failed, Lasting,
         "an expression fails or takes too long, or the result exceeds 32 MiB",
         "correct it at the given line; all values are text";
+
+    ["Containerfiles", "What buildah says, with the line of the file or the instruction."]
+    ContainerfileInvalid = "containerfile_invalid", 422, Failed, Lasting,
+        "the Containerfile cannot be read, or an instruction names what there is not: a stage, a file of the context, a secret",
+        "the message is buildah's";
+    InstructionFailed = "instruction_failed", 500, Failed, OfTwins,
+        "a `RUN` ended with an error, or another instruction could not be carried out",
+        "its output precedes that line in the log";
+    BaseUnreachable = "base_unreachable", 502, Failed, Lasting,
+        "the image of a `FROM` or `COPY --from` cannot be had: the registry does not answer, has no such image, or wants a login",
+        "check its name; the message is the registry's";
+    BaseWithoutArch = "base_without_arch", 422, Failed, Lasting,
+        "the image of a `FROM` does not exist for the architecture of the job",
+        "`kiln inspect` shows which architectures it has; `FROM --platform=$BUILDPLATFORM` takes that of the host for a stage";
+    BaseUnusable = "base_unusable", 422, Failed, Lasting,
+        "the image of a `FROM` is damaged, encrypted, or of a format that is not read",
+        "the message is buildah's";
+    ContainerfileIgnored = "containerfile_ignored", 422, Failed, Lasting,
+        "a warning: an instruction of the Containerfile has no place in an OCI image, such as `HEALTHCHECK`",
+        "remove it, or set it where the container is started";
 
     ["Building", ""]
     RepoUnreachable = "repo_unreachable", 500, Failed, Lasting,
@@ -306,8 +326,8 @@ codes! {
          in the place of another one; or readable for root alone, as in a checkout made with the umask 077",
         "the message names the paths";
     RecipeValues = "recipe_values", 422, Failed, Lasting,
-        "values for templates were given, but the recipe has no list of templates",
-        "write the list, or leave the values out";
+        "values were given that the recipe does not ask for: it has no list of templates, or its Containerfile no such `ARG`",
+        "write the list or the `ARG`, or leave the values out";
     ScriptMark = "script_mark", 422, Failed, Lasting,
         "a script begins with a byte order mark, so a shell runs it, whatever its first line says",
         "save it without the mark";

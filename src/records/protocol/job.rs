@@ -185,11 +185,14 @@ pub struct ShellPlan {
 }
 
 /// The format of a recipe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RecipeType {
     /// kiwi-ng image descriptions.
-    #[serde(rename = "kiwi-ng")]
+    #[default]
     KiwiNg,
+    /// Containerfiles.
+    Containerfile,
 }
 
 /// A recipe archive, and the digest to verify it.

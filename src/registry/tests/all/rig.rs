@@ -113,6 +113,7 @@ pub fn image(squashfs: &Path, arch: Arch) -> Image {
         source: Arc::new(Bytes::from_static(br#"{"spdxVersion": "SPDX-2.3"}"#)),
     };
     Image {
+        container: None,
         name: "compute".to_owned(),
         arch,
         created: "2026-01-02T03:04:05Z".to_owned(),
