@@ -1,6 +1,6 @@
 //! Builds an image from a Containerfile. Runs buildah, and touches the job's disk space.
 //!
-//! buildah reads the file, makes the stages and commits the image; each `RUN` is started by [`runtime`], which asks [`stages`] first,
+//! buildah reads the file, makes the stages and commits the image; each `RUN` is started by [`runtime`], which asks `stages` first,
 //! so that native twins follow the packages of the working container as they follow those of any other root.
 
 use std::{
