@@ -57,13 +57,12 @@ pub async fn fetch(
         for warning in lost.warnings().into_iter().chain(found::warning(&unpacked)) {
             say.warn_blocking(warning);
         }
-        let newest = unpacked.newest;
-        let place = unpacked.place(kind)?;
+        let place = unpacked.place(kind).clone()?;
         let recipe = into.join(&place.dir);
         if kind == RecipeType::KiwiNg {
             found::decode(&recipe, &place.name, &|line| say.say_blocking(line))?;
         }
-        Ok((recipe, newest))
+        Ok((recipe, unpacked.newest))
     })
     .await?;
     // Before anything of the recipe is used.

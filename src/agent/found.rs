@@ -20,7 +20,7 @@ pub(crate) fn lines(contents: &Contents, kind: RecipeType) -> Vec<String> {
             contents.of_macos
         ));
     }
-    if let Ok(place) = &contents.clone().place(kind) {
+    if let Ok(place) = contents.place(kind) {
         let path = place.path().display().to_string();
         lines.push(format!("the description is {}", path.escape_debug()));
     }

@@ -57,7 +57,7 @@ pub const DEV_LINKS: [(&str, &str); 5] = [
 ];
 
 /// Device nodes that a build may use. They are bound from the host, since a user namespace cannot make nodes.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+pub const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// The sources of the mounts, as paths that this process can open (usually `/proc/self/fd/N`).
 #[derive(Debug)]

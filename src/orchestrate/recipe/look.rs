@@ -83,7 +83,7 @@ impl Look {
         };
         let (contents, files, links) = files_of(bytes, shown, limits, may_be_wanted)?;
         let kind = contents.kind();
-        let place = contents.place(kind)?;
+        let place = contents.place(kind).clone()?;
         if kind == RecipeType::Containerfile {
             return Ok(Self {
                 kind,

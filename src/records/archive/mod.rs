@@ -118,10 +118,10 @@ pub struct Contents {
 
 impl Contents {
     /// The place of what describes a recipe of this type.
-    pub fn place(self, kind: RecipeType) -> Result<Place, Missing> {
+    pub fn place(&self, kind: RecipeType) -> &Result<Place, Missing> {
         match kind {
-            RecipeType::KiwiNg => self.description,
-            RecipeType::Containerfile => self.containerfile,
+            RecipeType::KiwiNg => &self.description,
+            RecipeType::Containerfile => &self.containerfile,
         }
     }
 

@@ -8,6 +8,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use kiln_inside::room::mounts::{DEV_LINKS, DEVICES};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2},
@@ -18,17 +19,6 @@ use nix::{
 
 use super::bundle::Mount;
 use crate::{root::quietly, twins::by_fd};
-
-/// The device files that every container has. A sandbox can make none, so that they are its own.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
-
-const LINKS: [(&str, &str); 5] = [
-    ("/proc/self/fd", "fd"),
-    ("/proc/self/fd/0", "stdin"),
-    ("/proc/self/fd/1", "stdout"),
-    ("/proc/self/fd/2", "stderr"),
-    ("pts/ptmx", "ptmx"),
-];
 
 /// The entries that were made in a root for mounts, so that they can be removed again.
 #[derive(Debug, Default)]
@@ -119,6 +109,7 @@ fn mount_one(root: &Path, asked: &Mount, made: &mut Made) -> io::Result<()> {
     )?)
 }
 
+/// Gives a container the sandbox's own device files, since a sandbox can make none, and the usual links.
 fn devices(root: &Path) -> io::Result<()> {
     let dir = inside(root, Path::new("/dev"))?;
     for name in DEVICES {
@@ -136,7 +127,7 @@ fn devices(root: &Path) -> io::Result<()> {
             None::<&Path>,
         )?;
     }
-    for (target, name) in LINKS {
+    for (target, name) in DEV_LINKS {
         symlinkat(target, &dir, name)?;
     }
     Ok(())
