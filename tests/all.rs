@@ -52,6 +52,7 @@ mod local;
 mod lock;
 mod logs;
 mod metrics;
+mod openchami;
 mod origin;
 mod outside;
 mod overview;

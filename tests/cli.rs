@@ -212,7 +212,8 @@ fn help_of_build() {
         Usage: kiln build [OPTIONS] <RECIPE>
 
         Arguments:
-          <RECIPE>  The recipe: a directory, or an archive of one: tar (plain, gzip, bzip2, xz, zstd) or zip
+          <RECIPE>  The recipe: a directory, an archive of one (tar: plain, gzip, bzip2, xz, zstd; or zip),
+                    a Containerfile in its context, or a layer file of OpenCHAMI's
 
         Options:
               --arch <ARCH>
@@ -257,6 +258,13 @@ fn help_of_build() {
                   A package for the beginning of the root; may be given several times
               --delete-package <NAME>
                   A package to uninstall at the end; may be given several times
+          -f, --file <PATH>
+                  The Containerfile's path in its context [default: Containerfile, else Dockerfile]
+              --target <STAGE>
+                  The stage of the Containerfile to build [default: the last]
+              --secret <NAME>
+                  A file for RUN --mount=type=secret: id=NAME,src=FILE, or id=NAME,env=VARIABLE, or the name
+                  of one in [containers]; may be given several times
               --name <NAME>
                   The image's name [default: the recipe's]
               --image-set <NAME[@VERSION]>
@@ -390,7 +398,7 @@ fn a_recipe_that_is_not_there() {
         --- stderr
         error: there is no recipe at /nowhere/at/all
 
-        hint: name a directory with a config.xml, or an archive of one
+        hint: name a directory with a config.xml or a Containerfile, or an archive of one
     "#);
 }
 

@@ -401,6 +401,10 @@ fn what_is_in_effect_is_shown_with_its_origin_and_without_secrets() {
         keep_ca = false                                  # default
         #signing_keys =                                  # not set
 
+        [containers]
+        secrets = []                                     # default
+        registries = []                                  # default
+
         [docker]
         #engine =                                        # not set
         #certificates =                                  # not set

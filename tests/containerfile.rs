@@ -8,7 +8,7 @@ use crate::{
     build::{Both, both},
     support::{
         self, HOST, Kiln, foreign,
-        registry::{Registry, no_registry_tools},
+        registry::{ACCOUNT, Registry, no_registry_tools},
         squashfs, tool,
     },
 };
@@ -22,6 +22,7 @@ ARG TARGETARCH
 RUN mkdir /made && uname -m > /made/on && echo "${TARGETARCH}" > /made/for
 
 FROM ${BASE} AS whole
+RUN --mount=type=secret,id=token test "$(cat /run/secrets/token)" = a-token-of-the-site && cat /run/secrets/token
 ARG GREETING=none
 ENV ONE=1 TWO=${GREETING}-${UNSET:-default}
 LABEL org.example.purpose="test"
@@ -47,7 +48,13 @@ RUN printf 'a\nfact edited\n.\n,p\nw /tmp/out\nQ\n' | ed -s && id -u
 EXPOSE 8080/tcp
 ENTRYPOINT ["/bin/bash"]
 CMD ["-c", "cat /srv/bound"]
+
+FROM whole AS later
+RUN false
 "#;
+
+/// A secret of the one who builds.
+const TOKEN: &str = "a-token-of-the-site";
 
 /// A base for both architectures in a registry: the images that other tests have built.
 fn base(both: &Both, registry: &Registry) -> String {
@@ -64,30 +71,56 @@ fn base(both: &Both, registry: &Registry) -> String {
 fn publish(both: &Both, registry: &Registry, images: &[&str], name: &str) {
     let ca = registry.dir.path().join("ca.crt");
     let words = [&["publish"], images, &[name, "--ca", ca.to_str().unwrap()]].concat();
-    support::run(local(both, &words)).ok();
+    support::run(local(both, registry, &words)).ok();
 }
 
-fn local(both: &Both, words: &[&str]) -> std::process::Command {
+/// A command whose user has logged in to the registry, and trusts it.
+fn local(both: &Both, registry: &Registry, words: &[&str]) -> std::process::Command {
+    let dir = registry.dir.path();
     let mut command = both.kiln.command(words);
-    command.env("KILN_SERVER", "local");
     command
+        .env("KILN_SERVER", "local")
+        .env("DOCKER_CONFIG", dir.join("docker"))
+        .env("KILN__TRUST__CA", dir.join("ca.crt"))
+        .env("SITE_TOKEN", TOKEN);
+    command
+}
+
+/// Gives the user of [`local`] the account of the registry, where Docker keeps it.
+fn log_in(registry: &Registry) {
+    let dir = registry.dir.path().join("docker");
+    fs_err::create_dir(&dir).unwrap();
+    let account = base64(&format!("{}:{}", ACCOUNT.0, ACCOUNT.1));
+    let logins = serde_json::json!({ "auths": { format!("127.0.0.1:{}", registry.port): { "auth": account } } });
+    fs_err::write(dir.join("config.json"), logins.to_string()).unwrap();
+}
+
+fn base64(text: &str) -> String {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    BASE64_STANDARD.encode(text)
 }
 
 fn skopeo(registry: &Registry, words: &[&str]) -> Value {
     let certificates = registry.dir.path().to_str().unwrap();
-    let text = tool("skopeo", &[&["inspect", "--cert-dir", certificates], words].concat());
+    let login = format!("{}:{}", ACCOUNT.0, ACCOUNT.1);
+    let text = tool(
+        "skopeo",
+        &[&["inspect", "--cert-dir", certificates, "--creds", &login], words].concat(),
+    );
     serde_json::from_str(&text).unwrap()
 }
 
 #[test]
 fn a_containerfile_becomes_one_image_for_two_architectures() {
     needs!(support::no_namespaces(), support::no_emulation(), no_registry_tools());
-    let (both, registry) = (both(), Registry::start());
+    let (both, registry) = (both(), Registry::with_account());
+    log_in(&registry);
     let base = base(both, &registry);
     let dir = tempfile::tempdir().unwrap();
     let (context, output) = (dir.path().join("app"), dir.path().join("out"));
     fs_err::create_dir_all(context.join("packed")).unwrap();
-    fs_err::write(context.join("Containerfile"), FILE).unwrap();
+    fs_err::create_dir_all(context.join("docker")).unwrap();
+    fs_err::write(context.join("docker/Dockerfile.app"), FILE).unwrap();
     fs_err::write(context.join("file.txt"), "of the context\n").unwrap();
     fs_err::write(context.join("packed/inner"), "packed\n").unwrap();
     let at = context.to_str().unwrap();
@@ -114,21 +147,25 @@ fn a_containerfile_becomes_one_image_for_two_architectures() {
         &set,
         "--set",
         "GREETING=hello",
+        "--file",
+        "docker/Dockerfile.app",
+        "--target",
+        "whole",
+        "--secret",
+        "id=token,env=SITE_TOKEN",
         "--output",
         out,
     ];
-    let ran = support::run(local(both, &words)).ok();
+    let ran = support::run(local(both, &registry, &words)).ok();
+    let all = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(!all.contains(TOKEN), "{all}");
     for said in [
         "fact edited",
         "fact home /root",
         "fact descriptors 4",
         "HEALTHCHECK is not kept",
     ] {
-        assert!(
-            ran.stdout.contains(said) || ran.stderr.contains(said),
-            "{said}: {}",
-            ran.stderr
-        );
+        assert!(all.contains(said), "{said}: {all}");
     }
 
     let roots = [HOST, foreign()].map(|arch| output.join(arch).join("rootfs"));
@@ -146,7 +183,15 @@ fn a_containerfile_becomes_one_image_for_two_architectures() {
         assert_eq!(list["/srv/file.txt"], squashfs::Entry::new("-rw-r-----", 1000, 1000));
         assert_eq!(list["/tmp/out"].uid, 1000);
         // Nothing of what a command was given is left.
-        for gone in ["/.kiln", "/mnt/there", "/scratch", "/run/.containerenv", "/packed"] {
+        for gone in [
+            "/.kiln",
+            "/mnt/there",
+            "/scratch",
+            "/run/.containerenv",
+            "/packed",
+            "/dev/null",
+            "/run/secrets",
+        ] {
             assert!(!list.contains_key(gone), "{arch}: {gone}");
         }
     }
@@ -176,6 +221,18 @@ fn a_containerfile_becomes_one_image_for_two_architectures() {
     let images = [HOST, foreign()].map(|arch| job(arch)["image"].as_str().unwrap());
     publish(both, &registry, &images, &name);
     let reference = format!("docker://{name}");
+    let tags = tool(
+        "skopeo",
+        &[
+            "list-tags",
+            "--tls-verify=false",
+            "--creds",
+            &format!("{}:{}", ACCOUNT.0, ACCOUNT.1),
+            reference.rsplit_once(':').unwrap().0,
+        ],
+    );
+    // Others are of referrers, in registries without a list of these.
+    assert!(!tags.contains("latest"), "{tags}");
     let index = skopeo(&registry, &["--raw", &reference]);
     let platforms: Vec<_> = index["manifests"]
         .as_array()
@@ -196,10 +253,45 @@ fn a_containerfile_becomes_one_image_for_two_architectures() {
             "{run}"
         );
         // The archive is what other tools take.
-        let archive = format!("oci-archive:{}", output.join(arch).join("container.tar").display());
-        let same = serde_json::from_str::<Value>(&tool("skopeo", &["inspect", "--config", &archive])).unwrap();
-        assert_eq!(same, config);
+        for form in ["oci-archive", "docker-archive"] {
+            let archive = format!("{form}:{}", output.join(arch).join("container.tar").display());
+            let same = serde_json::from_str::<Value>(&tool("skopeo", &["inspect", "--config", &archive])).unwrap();
+            assert_eq!(same, config);
+        }
+        // Its bases are named.
+        let provenance = fs_err::read_to_string(output.join(arch).join("provenance.json")).unwrap();
+        let provenance: Value = serde_json::from_str(&provenance).unwrap();
+        let definition = &provenance["predicate"]["buildDefinition"];
+        let made_from = definition["resolvedDependencies"].as_array().unwrap();
+        let is_base = |entry: &Value| entry["name"] == "base" && entry["uri"] == format!("docker://{base}").as_str();
+        assert!(made_from.iter().any(is_base), "{definition:#}");
+        assert_eq!(
+            definition["externalParameters"]["containerfile"]["secrets"],
+            serde_json::json!(["token"])
+        );
     }
+
+    // As a directory, from which it is imported as an image of its own.
+    let layout = format!("oci:{}", dir.path().join("layout").display());
+    publish(both, &registry, &images, &layout);
+    let imported = support::run(local(
+        both,
+        &registry,
+        &["images", "import", &layout, "--arch", foreign()],
+    ))
+    .ok();
+    assert!(
+        imported.stdout.contains(&format!("({})", foreign())),
+        "{}",
+        imported.stdout
+    );
+    let job = both
+        .kiln
+        .jobs()
+        .into_iter()
+        .find(|job| job["name"].as_str().unwrap().starts_with("layout"))
+        .unwrap();
+    assert_eq!(job["arch"], foreign());
 }
 
 #[test]

@@ -207,6 +207,16 @@ impl Channel {
         self.upgraded("proxy").await
     }
 
+    /// The token by which the server knows this job's agent.
+    pub fn token(&self) -> &str {
+        &self.0.token
+    }
+
+    /// Opens a connection to the site's registries. Makes one attempt: the caller repeats it.
+    pub async fn open_registry(&self) -> Result<Upgraded, Failure> {
+        self.upgraded("registry").await
+    }
+
     async fn upgraded(&self, route: &str) -> Result<Upgraded, Failure> {
         let lost = |error: reqwest::Error| Failure {
             code: Code::ServerLost,

@@ -10,6 +10,7 @@ use super::{
     build::kiwi,
     building::Building,
     checks::Levels,
+    containerfile,
     events::Events,
     fetch, found,
     kiwi_config::{self, Choice},
@@ -46,6 +47,7 @@ pub async fn fetch(
     let (archive, into) = outputs.recipe();
     fetch::fetch(http, &work.recipe, &archive).await?;
     let (source, kind) = (work.recipe.clone(), work.recipe_type);
+    let chosen = work.containerfile.file.clone();
     let say = events.clone();
     let (recipe, newest) = blocking(move || {
         unpack::check_fetched(&archive, &source)?;
@@ -56,6 +58,9 @@ pub async fn fetch(
         }
         for warning in lost.warnings().into_iter().chain(found::warning(&unpacked)) {
             say.warn_blocking(warning);
+        }
+        if let Some(file) = &chosen {
+            return Ok((containerfile::context_of(&into, file)?, unpacked.newest));
         }
         let place = unpacked.place(kind).clone()?;
         let recipe = into.join(&place.dir);

@@ -65,6 +65,7 @@ pub fn router(calls: Arc<dyn AgentCalls>) -> Router {
         .route("/reading", post(keep_reading))
         .route("/shell", get(open_line))
         .route("/proxy", get(open_proxy))
+        .route("/registry", get(open_registry))
         .route("/finish", post(finish));
     Router::new()
         .nest("/agent/v1/jobs/{job}", routes)
@@ -214,6 +215,24 @@ async fn open_proxy(State(calls): Calls, agent: Agent, mut request: Request) -> 
         tokio::spawn(async move {
             if let Ok(line) = upgrade.await {
                 calls.take_proxied(job, Box::new(TokioIo::new(line))).await;
+            }
+        });
+    }
+    response
+}
+
+/// Answers 101, and then as a registry.
+async fn open_registry(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
+    let upgrade = match upgrade(&mut request) {
+        Ok(upgrade) => upgrade,
+        Err(refused) => return *refused,
+    };
+    let (job, token) = (agent.job, agent.token.clone());
+    let response = agent.call(&*calls, Call::OpenRegistry).await;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        tokio::spawn(async move {
+            if let Ok(line) = upgrade.await {
+                calls.take_registry(job, &token, Box::new(TokioIo::new(line))).await;
             }
         });
     }

@@ -25,8 +25,8 @@ pub(super) use additions::{AddedRepo, Package, SetRepo};
 pub(super) use declare::{body, members};
 pub(super) use members::{Flatten, Nullable, OrDefault, OrEmpty};
 pub(super) use rules::{
-    FileName, Gib, HostName, List, Name, PublicKeyText, Text, checked, collect, enumerations, reference, string, text,
-    texts, whole_number,
+    ContextPath, FileName, Gib, HostName, List, Name, PublicKeyText, Text, Word, checked, collect, enumerations,
+    reference, string, text, texts, whole_number,
 };
 
 /// The errors of a field: a list of texts, or an object of such lists.

@@ -1,6 +1,8 @@
 //! Declares the options of jobs in request bodies. Pure: no I/O.
 
-use super::fields::{AddedRepo, FileName, Gib, List, Name, Nullable, OrEmpty, Package, SetRepo, members};
+use super::fields::{
+    AddedRepo, ContextPath, FileName, Gib, List, Name, Nullable, OrEmpty, Package, SetRepo, Word, members,
+};
 use kiln_records::{CacheDepth, ImageId, TwinLevel, job::JobOptions};
 
 /// Declares the options twice. In a new job they are read as its options. In a schedule an absent option stays
@@ -59,6 +61,12 @@ job_options! {
     /// The profiles of its recipe that a create job builds. Default: the recipe's, else those that its
     /// description has in force by itself.
     profiles: Option<List<Name>>, scheduled Nullable<List<Name>>;
+    /// The Containerfile's path in its context, for recipes of that type. Default: `Containerfile`, else `Dockerfile`.
+    containerfile: Option<ContextPath>, scheduled Nullable<ContextPath>;
+    /// The stage of the Containerfile to build. Default: the last.
+    target: Option<Word>, scheduled Nullable<Word>;
+    /// The site's secrets that commands of the Containerfile may have (`RUN --mount=type=secret`), by name.
+    secrets: Option<List<Word>>, scheduled Nullable<List<Word>>;
     /// Whether a create job leaves the repositories of its recipe out. Default: false.
     ignore_repos: Option<bool>, scheduled Nullable<bool>;
     /// What replaces the first repository of the recipe that is in force, as kiwi's `--set-repo`; what is empty stays.

@@ -153,6 +153,8 @@ impl From<Refusal> for Problem {
             Refusal::ShellOfCreate
             | Refusal::OfRecipes
             | Refusal::OfContainerfile(_)
+            | Refusal::OnlyContainerfile
+            | Refusal::NoSecret(_)
             | Refusal::TooManyShells
             | Refusal::Unknown(..)
             | Refusal::NoLink(_) => Self::bad_request(refusal),

@@ -9,6 +9,7 @@ use kiln_records::{
     CacheDepth, Code, EmulatedProgram, Failure, Image, ImageId, ImageSet, Job, JobId, JobType, Link, Moment, TwinLevel,
     UploadedArtifact,
     arch::Arch,
+    description::CONTAINERFILES,
     job::JobOptions,
     protocol::{Compressor, RecipeType, SquashfsOptions, TemplateMode},
     run::{Kernel, TwinsFallback},
@@ -17,15 +18,18 @@ use kiln_records::{
         state,
     },
 };
+use kiln_registry::credentials::Logins;
 
 use super::{
     format::Format,
     isolation::{ISOLATION, IsolationName},
     job_options::{Choosing, DatingOptions},
     job_progress, lock_file,
+    of_containerfile::OfContainerfile,
+    openchami::{self, Layer},
     printer::Printer,
     progress::Progress,
-    read_recipe::read_recipe,
+    read_recipe::read_recipe_as,
     session::Session,
     signals::cancel_on_signal,
     toolbox,
@@ -34,7 +38,7 @@ use super::{
 };
 use crate::{
     artifacts::ArtifactStore,
-    config::Config,
+    config::{Config, SiteRegistry},
     orchestrate::{
         ask::{ArchiveJob, Ask},
         recipe::RecipeArchive,
@@ -56,8 +60,13 @@ pub(super) struct BuildCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("secrets", |option| option.help(
+    "A file for RUN --mount=type=secret: id=NAME,src=FILE, or id=NAME,env=VARIABLE, or the name of one in [containers]; may be given \
+     several times"
+)))]
 pub(super) struct BuildArguments {
-    /// The recipe: a directory, or an archive of one: tar (plain, gzip, bzip2, xz, zstd) or zip.
+    /// The recipe: a directory, an archive of one (tar: plain, gzip, bzip2, xz, zstd; or zip), a Containerfile in its context, or a
+    /// layer file of OpenCHAMI's.
     pub(super) recipe: PathBuf,
 
     /// Architectures to build for [default: what the recipe declares, else this host's].
@@ -73,6 +82,9 @@ pub(super) struct BuildArguments {
 
     #[command(flatten)]
     choosing: Choosing,
+
+    #[command(flatten)]
+    of_containerfile: OfContainerfile,
 
     /// The image's name [default: the recipe's].
     #[arg(long)]
@@ -200,6 +212,21 @@ impl From<CompressorName> for Compressor {
 
 /// The architectures to build a recipe for, of which these names are `given`.
 pub(super) fn archs(given: &[String], recipe: &RecipeArchive) -> Result<Vec<Arch>, Failure> {
+    if !given.is_empty() {
+        return wanted_archs(given);
+    }
+    let host = Arch::host();
+    // A recipe for several architectures is built for the host's, if it is among them.
+    let declared = recipe
+        .declared
+        .iter()
+        .find(|arch| **arch == host)
+        .or(recipe.declared.first());
+    Ok(vec![*declared.unwrap_or(&host)])
+}
+
+/// The architectures of these names; this host's if there are none.
+fn wanted_archs(given: &[String]) -> Result<Vec<Arch>, Failure> {
     let wrong = |error: kiln_records::arch::UnknownArch| {
         Failure::new(Code::UnknownArch, error).hint("`--arch` takes one, or several with commas between them")
     };
@@ -211,14 +238,7 @@ pub(super) fn archs(given: &[String], recipe: &RecipeArchive) -> Result<Vec<Arch
         }
     }
     if archs.is_empty() {
-        let host = Arch::host();
-        // A recipe for several architectures is built for the host's, if it is among them.
-        let declared = recipe
-            .declared
-            .iter()
-            .find(|arch| **arch == host)
-            .or(recipe.declared.first());
-        archs.push(*declared.unwrap_or(&host));
+        archs.push(Arch::host());
     }
     Ok(archs)
 }
@@ -275,8 +295,22 @@ impl BuildArguments {
     ) -> Result<(), Failure> {
         let interrupted = cancel_on_signal()?;
         let adding = &self.choosing.adding;
-        adding.apply(JobOptions::default())?;
-        let recipe = read_recipe(&self.recipe, printer)?;
+        let layer = self.layer(printer)?;
+        let (path, named) = match &layer {
+            Some(layer) => (layer.recipe.as_path(), None),
+            None => containerfile_or_recipe(&self.recipe),
+        };
+        // Those of a layer are in its recipe already.
+        let values = if layer.is_some() {
+            Vec::new()
+        } else {
+            self.templating.values.clone()
+        };
+        let containerfile = self.of_containerfile.file().or(named.as_deref());
+        let (options, mut brought) = self
+            .of_containerfile
+            .apply(containerfile, adding.apply(JobOptions::default())?)?;
+        let recipe = read_recipe_as(path, containerfile, printer)?;
         let recipe_type = recipe_type(self.recipe_type.as_deref(), recipe.kind)?;
         let archs = self.archs(&recipe)?;
         if locked {
@@ -287,6 +321,14 @@ impl BuildArguments {
             () = interrupted.cancelled() => return Err(interruption()),
         }
         let mut config = config.clone();
+        // What the user names here goes before what the configuration has.
+        brought.append(&mut config.containers.secrets);
+        config.containers.secrets = brought;
+        let logins = Logins::of_user()
+            .registries()?
+            .into_iter()
+            .map(SiteRegistry::of_command);
+        config.containers.registries.extend(logins);
         config.capacity.cpus_per_job = self.cpus.or(config.capacity.cpus_per_job);
         // A machine has a loopback of its own; what the user names on this host's is meant to be reached.
         let named = self
@@ -301,7 +343,7 @@ impl BuildArguments {
         printer.note(&chosen.why);
         let session = Session::open_local(&config, printer, Format::Toml).await?;
         let outcome = tokio::select! {
-            outcome = Box::pin(self.build((recipe, recipe_type), &archs, (chosen.kernel, locked), &session, more)) => outcome,
+            outcome = Box::pin(self.build((recipe, recipe_type), &archs, (chosen.kernel, locked), (options, values, layer.as_ref()), &session, more)) => outcome,
             () = interrupted.cancelled() => Err(interruption()),
         };
         session.close(outcome).await
@@ -312,6 +354,7 @@ impl BuildArguments {
         (recipe, recipe_type): (RecipeArchive, RecipeType),
         archs: &[Arch],
         (kernel, locked): (Kernel, bool),
+        (options, values, layer): (JobOptions, Vec<(String, String)>, Option<&Layer>),
         session: &Session,
         more: impl AsyncFnOnce(&Session, &[JobId]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
@@ -322,12 +365,12 @@ impl BuildArguments {
         let set = self.make_set(archs, local).await?;
         let options = JobOptions {
             locked: Some(locked),
-            ..self.choosing.adding.apply(JobOptions::default())?
+            ..options
         };
         let mut jobs = Vec::new();
         for arch in archs {
             let recipe = (recipe.name.as_str(), recipe_type, archive.clone());
-            let mut job = self.job(recipe, *arch, kernel, options.clone());
+            let mut job = self.job(recipe, *arch, kernel, (options.clone(), values.clone()));
             let id = match &set {
                 Some(set) => {
                     if self.name.is_none() {
@@ -346,11 +389,14 @@ impl BuildArguments {
         drop(progress);
         // The user is told of files that were kept once they are complete.
         local.clear_up().await?;
-        let mut failures = Vec::new();
+        let (mut failures, mut images) = (Vec::new(), Vec::new());
         for job in &jobs {
             let stored = stored(local, job).await?;
             match stored.run.failure() {
-                None => self.deliver(&stored, local, &session.printer).await?,
+                None => {
+                    self.deliver(&stored, local, &session.printer).await?;
+                    images.push(stored.run.image.to_string());
+                }
                 Some(_) => failures.push(stored),
             }
         }
@@ -358,8 +404,26 @@ impl BuildArguments {
             tell_of_set(&set, local, &session.printer).await?;
         }
         summarise_failures(failures, archs.len(), local, &session.printer)?;
+        if let Some(layer) = layer {
+            layer.publish(&images, session).await?;
+        }
         let jobs: Vec<_> = jobs.iter().map(|job| job.id).collect();
         more(session, &jobs).await
+    }
+
+    /// The recipe of a layer file of OpenCHAMI's, if this is one. It has to be the same for all architectures.
+    fn layer(&self, printer: &Printer) -> Result<Option<Layer>, Failure> {
+        let Some((text, form)) = openchami::text_of(&self.recipe)? else {
+            return Ok(None);
+        };
+        let [arch] = wanted_archs(&self.arch)?[..] else {
+            return Err(
+                Failure::new(Code::Usage, "a layer file is translated for one architecture at a time")
+                    .hint("build each with a `--arch` of its own"),
+            );
+        };
+        let (values, name) = (&self.templating.values, self.name.as_deref());
+        Layer::translate(&self.recipe, (&text, form), arch, values, name, printer).map(Some)
     }
 
     /// Makes the set, with the ids of its jobs. The jobs are made by this command.
@@ -396,7 +460,7 @@ impl BuildArguments {
         (recipe_name, recipe_type, archive): (&str, RecipeType, Bytes),
         arch: Arch,
         kernel: Kernel,
-        options: JobOptions,
+        (options, values): (JobOptions, Vec<(String, String)>),
     ) -> ArchiveJob {
         ArchiveJob {
             image_name: self.name.clone().unwrap_or_else(|| recipe_name.to_owned()),
@@ -405,7 +469,7 @@ impl BuildArguments {
             recipe_type,
             arch,
             own_kernel: kernel == Kernel::Own,
-            values: self.templating.values.clone(),
+            values,
             template_mode: self.templating.mode(),
             squashfs: SquashfsOptions {
                 compressor: self.compression.into(),
@@ -540,6 +604,20 @@ async fn stored(local: &Local, job: &Job) -> Result<StoredRun, Failure> {
 /// The files of the job's sandbox, if they were kept.
 fn kept(stored: &StoredRun, local: &Local) -> Result<Option<PathBuf>, Failure> {
     stored.run.kept.then(|| local.kept_at(stored.job.id)).transpose()
+}
+
+/// The recipe's place, and the name of the Containerfile in it if that is what the user names.
+fn containerfile_or_recipe(path: &Path) -> (&Path, Option<String>) {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_containerfile = CONTAINERFILES.iter().any(|usual| {
+        let with_part = |separator| name.split(separator).any(|part| part.eq_ignore_ascii_case(usual));
+        with_part('.') || with_part('-')
+    });
+    if !is_containerfile || !path.is_file() {
+        return (path, None);
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    (dir.unwrap_or(Path::new(".")), Some(name.to_owned()))
 }
 
 /// The type of the recipe: what is `given`, or else what it looks like.

@@ -4,31 +4,14 @@
 use std::{io::IsTerminal, path::PathBuf, process::Stdio};
 
 use clap::Args;
-use kiln_records::{Code, Failure, JobType, LinuxDistribution, RecipeType, arch::Arch, run::Kernel};
-use reqwest::Method;
-use serde_json::json;
+use kiln_records::{Code, Failure, arch::Arch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    isolation, job_progress,
-    printer::Printer,
-    progress::Progress,
-    read_recipe::read_recipe,
-    serve,
-    session::Session,
-    signals::cancel_on_signal,
-    toolbox,
-    upload::{Objects, fill_created, upload},
-    values::arch,
+    build_set::build_set, isolation, printer::Printer, read_recipe::read_recipe, serve, session::Session,
+    signals::cancel_on_signal, toolbox, values::arch,
 };
-use crate::{
-    client::{
-        Data, Upload,
-        collection::{RECIPES, SETS},
-    },
-    config::Config,
-    orchestrate::recipe::RecipeArchive,
-};
+use crate::{config::Config, orchestrate::recipe::RecipeArchive};
 use ending::Ending;
 use place::Place;
 
@@ -102,7 +85,7 @@ impl DemoArguments {
             open_in_browser(&format!("{url}/ui"));
             let archs = self.archs(&recipe);
             let outcome = tokio::select! {
-                outcome = build(&session, &recipe, &archs, chosen.kernel, &version) => outcome,
+                outcome = build_set(&session, &recipe, &archs, chosen.kernel, (SET, &version)) => outcome,
                 () = interrupted.cancelled() => Err(interruption()),
             };
             let has_ended = outcome
@@ -147,86 +130,6 @@ fn interruption() -> Failure {
 
 /// The name of the set of images.
 const SET: &str = "demo";
-
-/// Builds the recipe for all architectures, and says what came of it.
-async fn build(
-    session: &Session,
-    recipe: &RecipeArchive,
-    archs: &[Arch],
-    kernel: Kernel,
-    version: &str,
-) -> Result<(), Failure> {
-    let mut members = Vec::new();
-    for arch in archs {
-        let made = make_recipe(session, recipe, *arch, kernel).await?;
-        members.push(json!({ "arch": arch.name(), "recipe_id": made.text("id") }));
-    }
-    let body = json!({ "name": SET, "version": version, "arches": members });
-    let set = session.client.send(Method::POST, SETS.path, &[], Some(&body)).await?;
-    let jobs: Vec<(Arch, &str)> = set
-        .items("arches")
-        .iter()
-        .filter_map(|member| match member.items("jobs") {
-            [Data::Text(job), ..] => Some((member.text("arch")?.parse().ok()?, job.as_str())),
-            _ => None,
-        })
-        .collect();
-    let progress = Progress::new(&session.printer, archs);
-    let following = jobs.iter().map(|(arch, job)| follow(session, *arch, job, &progress));
-    let ended = futures::future::try_join_all(following).await?;
-    drop(progress);
-    let mut images = 0;
-    for ((arch, job), status) in jobs.iter().zip(ended) {
-        if let Some(image) = status.text("image").filter(|_| succeeded(&status)) {
-            images += 1;
-            session.printer.result(format_args!("image      {image} ({arch})"));
-            continue;
-        }
-        let mut failure = job_progress::failure(&status);
-        failure.detail = format!("{arch}: {}", failure.detail);
-        let server = session.client.server();
-        session.printer.note(format_args!("job        {server}/ui/jobs/{job}"));
-        session.printer.failure(&failure);
-    }
-    session.printer.result(format_args!("set        {SET}@{version}"));
-    match archs.len() - images {
-        0 => Ok(()),
-        failed => {
-            let cause = format!("{failed} of {} builds failed", archs.len());
-            Err(Failure::new(Code::JobFailed, cause))
-        }
-    }
-}
-
-async fn make_recipe(session: &Session, recipe: &RecipeArchive, arch: Arch, kernel: Kernel) -> Result<Data, Failure> {
-    let body = json!({
-        "name": recipe.name,
-        "recipe_type": RecipeType::KiwiNg.name(),
-        "linux_distribution": recipe.distribution.unwrap_or(LinuxDistribution::Debian).name(),
-        "arch": arch.name(),
-        "require_dkms": kernel == Kernel::Own,
-    });
-    fill_created(session, &RECIPES, &body, Objects::Uploaded, async |id| {
-        let to = ["kiln", "v1", "recipes", id, "archive"];
-        let archive = Upload::bytes(recipe.bytes.clone(), "application/octet-stream");
-        upload(session, &to, &format!("recipe for {arch}"), archive).await
-    })
-    .await
-}
-
-/// Shows the progress of a job until it ends. Returns its status then.
-async fn follow(session: &Session, arch: Arch, job: &str, progress: &Progress) -> Result<Data, Failure> {
-    let lane = progress.lane(arch, JobType::Create);
-    job_progress::show_in(session, job, &lane).await?;
-    let status = session.client.job_status(job).await?;
-    let failure = (!succeeded(&status)).then(|| job_progress::failure(&status));
-    lane.end(failure.as_ref());
-    Ok(status)
-}
-
-fn succeeded(status: &Data) -> bool {
-    status.text("state") == Some("success")
-}
 
 /// Opens an address in the user's browser, if there is a display for it. It is a courtesy: the address is printed too.
 fn open_in_browser(address: &str) {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     image_files::{self, ImageFiles},
+    import_image::ImportImage,
     packages::{Difference, FindPackage, ImagePackages},
     records::{ArchList, Common, Plain, Which, create, request},
     root_files::RootFiles,
@@ -29,6 +30,9 @@ pub(super) enum ImagesCommand {
     /// Create a record.
     #[command(display_order = 3)]
     Create(Box<CreateImage>),
+    /// Make an image of a container image.
+    #[command(display_order = 3)]
+    Import(ImportImage),
     /// Change a record.
     #[command(display_order = 4)]
     Update(UpdateImage),
@@ -112,6 +116,11 @@ enum MetadataOperation {
 }
 
 impl ImagesCommand {
+    /// Whether the command begins jobs.
+    pub(super) fn begins_jobs(&self) -> bool {
+        matches!(self, Self::Import(_))
+    }
+
     pub(super) async fn run(self, session: &Session) -> Result<(), Failure> {
         match self {
             ImagesCommand::Common(command) => command.run(&IMAGES, session).await,
@@ -120,6 +129,7 @@ impl ImagesCommand {
                 Some(path) => image.create_from_manifest(&path, session).await,
                 None => create(session, &IMAGES, &image.body()).await,
             },
+            ImagesCommand::Import(import) => import.run(session).await,
             ImagesCommand::Packages(packages) => packages.run(session).await,
             ImagesCommand::Diff(difference) => difference.run(session).await,
             ImagesCommand::Why(why) => why.run(session).await,

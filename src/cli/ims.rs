@@ -76,8 +76,9 @@ impl RecordsCommand {
                 group.options.with(config, printer, false, run).await
             }
             RecordsCommand::Images(group) => {
+                let begins = group.command.begins_jobs();
                 let run = async |session: &Session| group.command.run(session).await;
-                group.options.with(config, printer, false, run).await
+                group.options.with(config, printer, begins, run).await
             }
             RecordsCommand::Jobs(group) => {
                 let begins = group.command.begins_jobs();

@@ -10,6 +10,7 @@ use super::{
     job_logs::ShowLog,
     job_options::{BootFiles, BuildSizes, Choosing, DatingOptions, Execution, Locking, Verification},
     job_progress,
+    of_containerfile::OfContainerfile,
     records::{Common, JobChoice, JobList, Which, create, missing},
     session::Session,
     values::{Body, boolean, item, job_type, same_length, step},
@@ -120,6 +121,9 @@ pub(super) struct CreateJob {
     #[command(flatten)]
     choosing: Choosing,
 
+    #[command(flatten)]
+    of_containerfile: OfContainerfile,
+
     /// Show how the job gets on, and wait for its end.
     #[arg(long)]
     follow: bool,
@@ -152,6 +156,7 @@ impl JobsCommand {
                 let body = job.sizes.add_to(job.files.or_usual().add_to(body));
                 let body = job.verification.add_to(job.execution.add_to(body));
                 let body = job.choosing.add_to(job.locking.add_to(job.dating.add_to(body)))?;
+                let body = job.of_containerfile.add_to(body)?;
                 let body = body.into_value();
                 if !job.follow && session.without_server().is_none() {
                     return create(session, &JOBS, &body).await;

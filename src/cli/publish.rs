@@ -5,9 +5,10 @@ use std::{path::PathBuf, sync::Arc as Shared};
 use clap::Args;
 use kiln_records::{ArtifactKind, Code, Failure, arch::Arch};
 use kiln_registry::{
-    Reference, Remote,
+    Location, Reference, Which,
     digest::Digest,
     object::Object,
+    open,
     publish::{self, Artifact, Image, Published},
 };
 
@@ -24,7 +25,7 @@ use crate::client::{Data, collection::IMAGES};
 #[derive(Debug, Args)]
 pub(super) struct PublishArguments {
     /// The images, one for each architecture: ids, beginnings of ids, or names; or a complete set as NAME@VERSION, which
-    /// stands for all of its images. Then the destination: `REGISTRY/NAME:TAG`, or for one image `glance:NAME`.
+    /// stands for all of its images. Then the destination: `REGISTRY/NAME:TAG`, `oci:DIR`, or for one image `glance:NAME`.
     #[arg(required = true, num_args = 2.., value_names = ["IMAGE", "DESTINATION"])]
     names: Vec<String>,
 
@@ -58,10 +59,11 @@ impl PublishArguments {
             .hint("leave them out, or publish to glance:NAME"));
         }
         // Before anything else: a mistake in it is the most likely one.
-        let to: Reference = to.parse()?;
+        let place: Location = to.parse()?;
+        let which = which(&place, to)?;
         let interrupted = super::signals::cancel_on_signal()?;
         let work = async |session: &Session| {
-            let publishing = publish(session, images, &to, &self.registry);
+            let publishing = publish(session, images, (&place, &which), &self.registry);
             let published = tokio::select! {
                 published = publishing => published?,
                 () = interrupted.cancelled() => {
@@ -69,7 +71,9 @@ impl PublishArguments {
                 }
             };
             if published.unchanged {
-                session.printer.note(format_args!("{to} is exactly this already"));
+                session
+                    .printer
+                    .note(format_args!("{} is exactly this already", published.reference));
             }
             session.show(&data(&published)?)
         };
@@ -77,10 +81,24 @@ impl PublishArguments {
     }
 }
 
-async fn publish(
+/// The tag under which images are published at a place, which is written `to`.
+///
+/// # Errors
+///
+/// `registry_reference` for a registry without a tag.
+pub(super) fn which(place: &Location, to: &str) -> Result<Which, Failure> {
+    Ok(match (place, place.which()) {
+        (_, Some(which)) => which.clone(),
+        (Location::Layout { .. }, None) => Which::Tag("latest".to_owned()),
+        (Location::Registry { .. }, None) => to.parse::<Reference>()?.which,
+    })
+}
+
+/// Publishes images, each by its id or name.
+pub(super) async fn publish(
     session: &Session,
     names: &[String],
-    to: &Reference,
+    (to, which): (&Location, &Which),
     options: &RegistryOptions,
 ) -> Result<Published, Failure> {
     let mut images = Vec::new();
@@ -89,11 +107,11 @@ async fn publish(
             images.push(image(session, &id).await?);
         }
     }
-    let remote = Remote::open(&to.registry, &to.repository, &options.access()).await?;
+    let place = open(to, &options.access(), true).await?;
     let scratch = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
     // Large files belong there rather than in /tmp, which may be memory.
     let scratch = scratch.map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
-    publish::publish(&remote, &to.which, &images, &scratch, &options.notes(&session.printer)).await
+    publish::publish(&place, which, &images, &scratch, &options.notes(&session.printer)).await
 }
 
 /// The ids of the images that a name stands for: those of a set, or the one image.

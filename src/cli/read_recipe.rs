@@ -12,7 +12,16 @@ const MOST_NAMED: usize = 10;
 
 /// As [`RecipeArchive::read`].
 pub(super) fn read_recipe(path: &Path, printer: &Printer) -> Result<RecipeArchive, Failure> {
-    let recipe = RecipeArchive::read(path)?;
+    read_recipe_as(path, None, printer)
+}
+
+/// As [`RecipeArchive::read_as`].
+pub(super) fn read_recipe_as(
+    path: &Path,
+    containerfile: Option<&str>,
+    printer: &Printer,
+) -> Result<RecipeArchive, Failure> {
+    let recipe = RecipeArchive::read_as(path, containerfile)?;
     tell_left_out(&recipe.left_out, printer);
     Ok(recipe)
 }

@@ -22,7 +22,7 @@ use super::printer::Printer;
 const LONGEST: u64 = 64 << 10;
 
 /// How registries are reached.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Registry")]
 pub(super) struct RegistryOptions {
     /// Authorities to trust beside the system's, PEM.

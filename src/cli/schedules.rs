@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::{
     job_options::{BootFiles, BuildSizes, Choosing, DatingOptions, Execution, Locking, Verification},
+    of_containerfile::OfContainerfile,
     records::{NamedList, Which, called, create, describe, request},
     session::Session,
     sets::{limit, limit_of, records, requirement, wished},
@@ -229,6 +230,9 @@ struct JobArguments {
 
     #[command(flatten)]
     choosing: Choosing,
+
+    #[command(flatten)]
+    of_containerfile: OfContainerfile,
 }
 
 #[derive(Debug, Args)]
@@ -258,6 +262,9 @@ fn option() -> impl TypedValueParser<Value = String> {
         "source-date-epoch",
         "locked",
         "profiles",
+        "containerfile",
+        "target",
+        "secrets",
         "ignore-repos",
         "set-repo",
         "add-repos",
@@ -339,7 +346,7 @@ impl JobArguments {
             .set("missed_runs", self.missed_runs.map(MissedRuns::name))
             .set("missed_runs_limit", self.missed_runs_limit)
             .set("overlap", self.overlap.map(Overlap::name));
-        let body = self.choosing.add_to(body)?;
+        let body = self.of_containerfile.add_to(self.choosing.add_to(body)?)?;
         let body = self.locking.add_to(self.sizes.add_to(self.files.add_to(body)));
         Ok(self
             .dating

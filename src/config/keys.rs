@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{
+    containers::ContainerSettings,
     kubernetes::KubernetesSettings,
     retention::RetentionSettings,
     s3::S3Settings,
@@ -40,6 +41,7 @@ pub(super) const SECTIONS: &[Section] = &[
     IsolationSettings::SECTION,
     NetworkSettings::SECTION,
     TrustSettings::SECTION,
+    ContainerSettings::SECTION,
     DockerEngineSettings::SECTION,
     KubernetesSettings::SECTION,
     EmulationSettings::SECTION,

@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod check;
+mod containers;
 mod engine;
 mod keys;
 mod kubernetes;
@@ -32,6 +33,7 @@ pub(crate) use self::check::is_private;
 pub use self::{
     catalogue::ChannelRule,
     check::Access,
+    containers::{ContainerSettings, RegistryLogin, SecretSource, SiteRegistry, SiteSecret},
     engine::{DEFAULT_SOCKET, EngineUrl},
     kubernetes::{KubernetesSettings, PullPolicy, ServiceType, Toleration},
     metrics::is_token,
@@ -71,6 +73,8 @@ pub struct Config {
     pub signing: SigningSettings,
     /// What builds trust.
     pub trust: TrustSettings,
+    /// What builds of Containerfiles get.
+    pub containers: ContainerSettings,
     /// The addresses of metrics.
     pub metrics: MetricsSettings,
     /// Limits on requests.
@@ -131,6 +135,7 @@ struct Values {
     trusted_listener: TrustedListenerSettings,
     signing: SigningSettings,
     trust: TrustSettings,
+    containers: ContainerSettings,
     metrics: MetricsSettings,
     limits: LimitSettings,
     catalogue: CatalogueSettings,
@@ -214,6 +219,7 @@ impl Config {
             trusted_listener: values.trusted_listener,
             signing: values.signing,
             trust: values.trust,
+            containers: values.containers,
             metrics: values.metrics,
             limits: values.limits,
             catalogue: values.catalogue,

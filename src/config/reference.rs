@@ -111,6 +111,7 @@ impl Config {
             "remote_build_nodes" => values(&self.remote_build_nodes),
             "signing" => values(&self.signing),
             "trust" => values(&self.trust),
+            "containers" => values(&self.containers),
             "retention" => values(&self.retention),
             _ => None,
         }

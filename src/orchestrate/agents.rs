@@ -35,6 +35,9 @@ pub trait AgentCalls: fmt::Debug + Send + Sync {
 
     /// Answers on a connection as the site's proxy, after [`Answer::Line`] to [`Call::OpenProxy`].
     async fn take_proxied(&self, job: JobId, line: Line);
+
+    /// Answers on a connection as the registries of the site, after [`Answer::Line`] to [`Call::OpenRegistry`] with `token`.
+    async fn take_registry(&self, job: JobId, token: &str, line: Line);
 }
 
 /// The header of a line that another server passes on.

@@ -10,13 +10,13 @@ use kiln_records::{
     link::bucket_and_key,
     log,
     protocol::{
-        ChangeSource, Emulator, ImageWork, JobDescription, ObjectSource, Purpose, RecipeSource, RecipeWork, ShellPlan,
-        Work,
+        ChangeSource, Emulator, ImageWork, JobDescription, ObjectSource, Purpose, RecipeSource, RecipeType, RecipeWork,
+        ShellPlan, Work,
     },
     run::{BaseImage, How, Plan},
 };
 
-use super::{admit::HISTORY, sandboxes::Sandboxes, shell_ports::ShellPlace};
+use super::{admit::HISTORY, bases::Bases, sandboxes::Sandboxes, secrets::Secrets, shell_ports::ShellPlace};
 use crate::{
     artifacts::{ArtifactStore, LONG_URL_VALID, URL_VALID},
     config::WatchSettings,
@@ -38,6 +38,8 @@ pub(super) struct Descriptions {
     pub(super) shell_place: ShellPlace,
     /// When jobs are given up.
     pub(super) watch: WatchSettings,
+    pub(super) secrets: Arc<Secrets>,
+    pub(super) bases: Arc<Bases>,
 }
 
 impl Descriptions {
@@ -50,7 +52,7 @@ impl Descriptions {
             arch: job.arch,
             work: match &plan.image {
                 Some(image) => Work::Customize(self.describe_image(image).await?),
-                None => Work::Create(self.describe_recipe(plan).await?),
+                None => Work::Create(Box::new(self.describe_recipe(plan).await?)),
             },
             shell: stored.run.shell.as_ref().map(|shell| self.describe_shell(shell)),
             environment: environment(job),
@@ -109,6 +111,15 @@ impl Descriptions {
             repos_timeout_s: plan.repos_timeout_s,
             profiles: plan.profiles.clone(),
             additions: plan.additions.clone(),
+            containerfile: (*plan.containerfile).clone(),
+            secrets: self
+                .secrets
+                .read(&plan.containerfile.secrets, plan.who.as_deref())
+                .await?,
+            registries: match plan.recipe_type {
+                RecipeType::Containerfile => self.bases.names(plan),
+                RecipeType::KiwiNg => Vec::new(),
+            },
         })
     }
 

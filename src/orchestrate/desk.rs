@@ -21,6 +21,7 @@ use kiln_records::{
 use super::{
     agents::{AgentCalls, Line, Refusal},
     allowance,
+    bases::Bases,
     claim::Claim,
     description::Descriptions,
     layers::Layers,
@@ -47,6 +48,7 @@ pub struct Desk {
     pub(super) descriptions: Descriptions,
     pub(super) layers: Layers,
     pub(super) lines: Lines,
+    pub(super) bases: Arc<Bases>,
     pub(super) usage: Arc<Usage>,
     /// The most bytes of a job's log.
     pub(super) log_bytes: u64,
@@ -121,6 +123,11 @@ impl AgentCalls for Desk {
             Call::OpenLine => Err(Refusal::Failed(Failure::new(Code::Protocol, "the job has no shell"))),
             Call::OpenProxy if self.lines.network.gate.is_some() => Ok(Answer::Line),
             Call::OpenProxy => Err(Refusal::Failed(Failure::new(Code::Protocol, "there is no proxy"))),
+            Call::OpenRegistry if self.bases.of(&stored.run.plan).next().is_some() => Ok(Answer::Line),
+            Call::OpenRegistry => Err(Refusal::Failed(Failure::new(
+                Code::Protocol,
+                "the job has no registries",
+            ))),
             Call::Finish(outcome) => match outcome.failure {
                 None => self.finish(&stored).await,
                 Some(failure) => {
@@ -138,6 +145,12 @@ impl AgentCalls for Desk {
 
     async fn take_proxied(&self, job: JobId, line: Line) {
         self.lines.take_proxied(job, line).await;
+    }
+
+    async fn take_registry(&self, job: JobId, token: &str, line: Line) {
+        if let Ok(stored) = self.admitted(job, token).await {
+            Arc::clone(&self.bases).serve(&stored.run, token, line).await;
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kiln_records::{
     CacheDepth, Epoch, ImageId, Job, Moment, Run, Shell, ShellWish, TwinLevel,
     additions::Additions,
+    containerfile::ContainerfileOptions,
     protocol::{BootFiles, RecipeType, SquashfsOptions, TemplateMode},
     run::{BaseImage, DriverKind, How, Plan, REPOS_TIMEOUT_S, Used},
 };
@@ -19,6 +20,7 @@ use super::{
     placing::Placing,
     refusal::Refusal,
     row::Jobs,
+    secrets::Secrets,
     shell_ports::show_shell,
     shells::ShellDoors,
 };
@@ -62,6 +64,8 @@ pub struct NewRun {
     pub profiles: Vec<String>,
     /// What it adds to the description of its recipe.
     pub additions: Additions,
+    /// What it builds of a Containerfile.
+    pub containerfile: Box<ContainerfileOptions>,
     /// The date of the image, if it is to be reproducible.
     pub epoch: Option<Epoch>,
     /// Whether the user named the kernel's file, whatever the name is: an image without that file then counts as a
@@ -76,6 +80,9 @@ pub struct NewRun {
 impl NewRun {
     /// Refuses what recipes of its type do not have.
     fn check(&self) -> Result<(), Refusal> {
+        if self.recipe_type != RecipeType::Containerfile && !self.containerfile.is_empty() {
+            return Err(Refusal::OnlyContainerfile);
+        }
         let asks = [
             (self.verify_twins, "verification of twins"),
             (self.locked, "lock files"),
@@ -108,6 +115,7 @@ pub struct Intake {
     pub(super) twins: TwinLevel,
     /// How much of earlier jobs a job may reuse that does not say.
     pub(super) cache: CacheDepth,
+    pub(super) secrets: Arc<Secrets>,
 }
 
 impl Intake {
@@ -119,6 +127,7 @@ impl Intake {
     /// When the id is taken, or the store or the place does not answer. In both cases the job is not added.
     pub(super) async fn accept(&self, mut job: Job, new: NewRun) -> Result<Job, Refusal> {
         new.check()?;
+        self.secrets.check(&new.containerfile.secrets, new.who.as_deref())?;
         let capacity = self.placing.places.local().capacity().await?;
         let limits = Limits::of(&capacity, &self.capacity);
         let history: Vec<Used> = self
@@ -163,6 +172,7 @@ impl Intake {
             locked: new.locked,
             profiles: new.profiles,
             additions: new.additions,
+            containerfile: new.containerfile,
             verifies: None,
             boot: BootFiles {
                 kernel: job.kernel_file_name.clone(),

@@ -9,6 +9,7 @@ use kiln_records::{CacheDepth, CheckLevels, ServerId};
 
 use super::{
     agent_address::AgentAddress,
+    bases::Bases,
     bells::Bells,
     claim::Claim,
     commit::Commit,
@@ -34,6 +35,7 @@ use super::{
     runner::Runners,
     sample::Sampling,
     sandboxes::Sandboxes,
+    secrets::Secrets,
     settle::Settle,
     shell_ports::{ShellPlace, Shells},
     shells::ShellDoors,
@@ -44,7 +46,9 @@ use super::{
 };
 use crate::{
     artifacts::ArtifactStore,
-    config::{CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings},
+    config::{
+        CapacitySettings, ContainerSettings, EmulationSettings, IsolationSettings, NetworkSettings, WatchSettings,
+    },
     origin::Signer,
     proxy::Gate,
     store::{LogFeed, SharedStore},
@@ -93,6 +97,10 @@ pub struct Parts {
     pub checks: CheckLevels,
     /// How much of earlier jobs a job may reuse that does not say.
     pub cache: CacheDepth,
+    /// What builds of Containerfiles get from the site.
+    pub containers: ContainerSettings,
+    /// Authorities that registries are known by, beside the system's.
+    pub authorities: Option<PathBuf>,
     /// The resources that this host gives to jobs.
     pub capacity: CapacitySettings,
     /// Signs the provenance of images, if the site has a key for it.
@@ -324,6 +332,8 @@ impl Orchestrator {
             shells: shells.clone(),
             network,
         };
+        let secrets = Arc::new(Secrets(parts.containers.secrets));
+        let bases = Arc::new(Bases::new(parts.containers.registries, parts.authorities));
         let descriptions = Descriptions {
             store: store.clone(),
             artifacts: artifacts.clone(),
@@ -331,6 +341,8 @@ impl Orchestrator {
             checks: parts.checks,
             shell_place: parts.shell_place,
             watch: limits.clone(),
+            secrets: secrets.clone(),
+            bases: bases.clone(),
         };
         let layers = Layers {
             jobs: jobs.clone(),
@@ -345,6 +357,7 @@ impl Orchestrator {
             descriptions,
             layers,
             lines,
+            bases,
             usage,
             log_bytes: limits.log_bytes.0,
         };
@@ -359,6 +372,7 @@ impl Orchestrator {
             capacity,
             twins: parts.emulation.twins,
             cache: parts.cache,
+            secrets,
         };
         let repeats = Repeats {
             store,

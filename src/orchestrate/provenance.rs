@@ -3,7 +3,7 @@
 //! Values for templates are left out, and only their names are recorded: they may be secrets.
 
 use jiff::Timestamp;
-use kiln_records::{Epoch, Installed, Job, JobType, Moment, Run, UploadedArtifact, Warning};
+use kiln_records::{Epoch, Installed, Job, JobType, Moment, Run, UploadedArtifact, Warning, protocol::RecipeType};
 use serde_json::{Value, json};
 
 use crate::{
@@ -61,6 +61,7 @@ fn predicate(job: &Job, run: &Run, builder: &str, installed: Option<&Installed>)
                 "requireDkms": job.require_dkms,
                 "locked": plan.locked,
                 "profiles": plan.profiles,
+                "containerfile": (plan.recipe_type == RecipeType::Containerfile).then_some(&plan.containerfile),
                 "additions": plan.additions.shown().iter().map(|(option, text)| format!("{option} {text}")).collect::<Vec<_>>(),
                 "sourceDateEpoch": plan.epoch.map(|epoch| match epoch {
                     Epoch::Recipe => Value::from("recipe"),
@@ -105,6 +106,8 @@ fn dependencies(run: &Run, installed: Option<&Installed>) -> Vec<Value> {
         all.extend(repositories.map(|one| dependency(REPOSITORY, &one.metadata, &one.sha256)));
     }
     if let Some(installed) = installed {
+        let bases = installed.bases.iter();
+        all.extend(bases.map(|base| dependency("base", &format!("docker://{}", base.metadata), &base.sha256)));
         all.extend(installed.packages.iter().filter_map(|package| {
             let mut entry = json!({ "name": package.name, "uri": installed.purl(package)? });
             // Without one where the file could not be looked at: no value stands for that.

@@ -13,6 +13,7 @@ use kiln_records::{
     CacheDepth, CheckLevels, Code, Failure, GivenUp, JobId, Step, TwinLevel, Warnings,
     additions::Additions,
     arch::Arch,
+    containerfile::ContainerfileOptions,
     protocol::{
         AgentFacts, Answer, BootFiles, Call, EventBatch, EventsKept, JobDescription, JobQuery, Outcome, PROTOCOL,
         ProxyFacts, Purpose, Reading, RecipeSource, RecipeType, RecipeWork, SquashfsOptions, TemplateMode, What, Work,
@@ -118,6 +119,9 @@ impl ReadingDesk {
                 size: wanted.archive.len() as u64,
             },
             recipe_type: RecipeType::KiwiNg,
+            containerfile: ContainerfileOptions::default(),
+            secrets: Vec::new(),
+            registries: Vec::new(),
             values: wanted.values,
             default_values: mirror.into_iter().collect(),
             template_mode: wanted.template_mode,
@@ -130,7 +134,7 @@ impl ReadingDesk {
             id: JobId::new(),
             image_name: wanted.name,
             arch: wanted.arch,
-            work: Work::Create(work),
+            work: Work::Create(Box::new(work)),
             shell: None,
             environment: Vec::new(),
             emulator: None,
@@ -292,6 +296,8 @@ impl AgentCalls for ReadingDesk {
     }
 
     async fn take_line(&self, _: JobId, _: &str, _: Line, _: bool) {}
+
+    async fn take_registry(&self, _: JobId, _: &str, _: Line) {}
 
     async fn take_proxied(&self, _: JobId, _: Line) {}
 }

@@ -58,20 +58,39 @@ impl RecipeArchive {
     ///
     /// `recipe_missing`, `recipe_config_missing`, `recipe_too_large`, and all for which the archive would be refused later.
     pub fn read(path: &Path) -> Result<Self, Failure> {
+        Self::read_as(path, None)
+    }
+
+    /// The same with a Containerfile whose path in the recipe is given, if it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecipeArchive::read`].
+    pub fn read_as(path: &Path, containerfile: Option<&str>) -> Result<Self, Failure> {
         let unreadable = |error: io::Error| Failure::io("cannot read the recipe", &error);
         let missing = |_| {
             Failure::new(Code::RecipeMissing, format!("there is no recipe at {}", path.display()))
-                .hint("name a directory with a config.xml, or an archive of one")
+                .hint("name a directory with a config.xml or a Containerfile, or an archive of one")
         };
         let path = fs_err::canonicalize(path).map_err(missing)?;
         let file_name = path.file_name().unwrap_or_default().to_string_lossy();
         let shown = path.display().to_string();
         let (bytes, left_out, name) = if path.is_dir() {
-            let files = descriptions(&path).map_err(unreadable)?;
-            let files = || files.iter().map(PathBuf::as_path);
-            let place = match description::kind_of(files()) {
-                RecipeType::KiwiNg => description::find(files()),
-                RecipeType::Containerfile => description::find_containerfile(files()),
+            let place = match containerfile {
+                Some(file) if !path.join(file).is_file() => {
+                    let text = format!("{shown} has no file {file}");
+                    return Err(Failure::new(Code::RecipeConfigMissing, text)
+                        .hint("the path of a Containerfile begins at the top of its context"));
+                }
+                Some(_) => Ok(()),
+                None => {
+                    let files = descriptions(&path).map_err(unreadable)?;
+                    let files = || files.iter().map(PathBuf::as_path);
+                    match description::kind_of(files()) {
+                        RecipeType::KiwiNg => description::find(files()).map(drop),
+                        RecipeType::Containerfile => description::find_containerfile(files()).map(drop),
+                    }
+                }
             };
             place.map_err(|missing| {
                 let mut failure = Failure::from(missing);
@@ -89,7 +108,7 @@ impl RecipeArchive {
             let bytes = as_tar(bytes, &shown, &Limits::default())?;
             (bytes, Vec::new(), stem(&file_name).to_owned())
         };
-        Self::looked_into(bytes, left_out, name, &shown)
+        Self::looked_into(bytes, left_out, name, (&shown, containerfile.is_some()))
     }
 
     /// The recipe of this name in an archive.
@@ -99,7 +118,7 @@ impl RecipeArchive {
     /// As [`RecipeArchive::read`].
     pub fn of_bytes(bytes: Vec<u8>, name: &str) -> Result<Self, Failure> {
         let bytes = as_tar(bytes, name, &Limits::default())?;
-        Self::looked_into(bytes, Vec::new(), name.to_owned(), name)
+        Self::looked_into(bytes, Vec::new(), name.to_owned(), (name, false))
     }
 
     /// Checks the size of an archive.
@@ -111,9 +130,19 @@ impl RecipeArchive {
         check_size("archive", size)
     }
 
-    fn looked_into(bytes: Vec<u8>, left_out: Vec<String>, name: String, shown: &str) -> Result<Self, Failure> {
+    /// Looks into an archive, unless it is known to be that of a Containerfile.
+    fn looked_into(
+        bytes: Vec<u8>,
+        left_out: Vec<String>,
+        name: String,
+        (shown, is_known): (&str, bool),
+    ) -> Result<Self, Failure> {
         check_size("packed recipe", bytes.len() as u64)?;
-        let look = Look::into(&bytes, shown, &Limits::default())?;
+        let look = if is_known {
+            Look::of_containerfile()
+        } else {
+            Look::into(&bytes, shown, &Limits::default())?
+        };
         Ok(Self {
             sha256: hex::encode(Sha256::digest(&bytes)),
             bytes,

@@ -14,7 +14,9 @@ pub enum Refusal {
     #[error("`ssh_containers` cannot be given for a create job.")]
     ShellOfCreate,
     /// Only a recipe has a description.
-    #[error("Profiles, and what is added to a description (`add_repos`, `add_packages` …), are for create jobs.")]
+    #[error(
+        "Profiles, what is added to a description (`add_repos`, `add_packages` …), and choices of a Containerfile are for create jobs."
+    )]
     OfRecipes,
     /// A job can have one shell at most.
     #[error("A job has one SSH container at most.")]
@@ -31,6 +33,12 @@ pub enum Refusal {
     /// What recipes of this kind do not have.
     #[error("Recipes of type containerfile have no {0}.")]
     OfContainerfile(&'static str),
+    /// What only recipes of that kind have.
+    #[error("`containerfile`, `target` and `secrets` are for recipes of type containerfile.")]
+    OnlyContainerfile,
+    /// The site has no such secret, or not for this user.
+    #[error("There is no secret `{0}` for this user; `secrets` in [containers] has those of the site.")]
+    NoSecret(String),
     /// The object of the recipe or image is unusable, or S3 gives no answer.
     #[error(transparent)]
     Object(#[from] Unusable),

@@ -29,8 +29,8 @@ use kiln_s3::EmbeddedS3;
 use crate::{
     artifacts::{ArtifactStore, S3Settings},
     config::{
-        CapacitySettings, EmulationSettings, IsolationSettings, NetworkSettings, ServerSettings, WatchSettings,
-        WebhookSettings,
+        CapacitySettings, ContainerSettings, EmulationSettings, IsolationSettings, NetworkSettings, ServerSettings,
+        WatchSettings, WebhookSettings,
     },
     metrics::Answer,
     sandbox::{
@@ -339,6 +339,8 @@ impl Site {
             }),
             emulation: self.emulation.clone(),
             checks: kiln_records::CheckLevels::new(),
+            containers: ContainerSettings::default(),
+            authorities: None,
             cache: kiln_records::CacheDepth::Packages,
             capacity: CapacitySettings::default(),
             signer: None,

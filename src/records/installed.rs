@@ -24,6 +24,9 @@ pub struct Installed {
     pub packages: Vec<InstalledPackage>,
     /// The repositories that could be looked at before the packages were installed, in the recipe's order.
     pub repositories: Vec<RepositoryState>,
+    /// The container images that it was made from: the name of each, and its digest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bases: Vec<RepositoryState>,
 }
 
 /// An installed package.
@@ -53,10 +56,11 @@ impl Installed {
         let short = |text: &str| text.len() <= Self::LONGEST;
         let short_or_none = |text: &Option<String>| text.as_deref().is_none_or(short);
         self.packages.len() <= Self::MOST_PACKAGES
-            && self.repositories.len() <= LayerUse::MOST_REPOSITORIES
+            && [&self.repositories, &self.bases]
+                .iter()
+                .all(|all| all.len() <= LayerUse::MOST_REPOSITORIES && all.iter().all(RepositoryState::is_sound))
             && [&self.system, &self.system_version].into_iter().all(short_or_none)
             && self.packages.iter().all(InstalledPackage::is_sound)
-            && self.repositories.iter().all(RepositoryState::is_sound)
     }
 
     /// The number of packages whose digest is not known.

@@ -15,6 +15,7 @@ use super::{CacheDepth, Dating, ImageId, JobId, Moment, PublicKeyId, TwinLevel};
 use crate::{
     additions::{Additions, PackageName, RepositoryLine},
     arch::Arch,
+    containerfile::ContainerfileOptions,
 };
 
 /// A create or customize run.
@@ -114,6 +115,15 @@ pub struct JobOptions {
     /// The profiles of the recipe that a create job builds.
     #[serde(default)]
     pub profiles: Option<Vec<String>>,
+    /// The Containerfile's path in its context, for recipes of that type.
+    #[serde(default)]
+    pub containerfile: Option<String>,
+    /// The stage of the Containerfile to build.
+    #[serde(default)]
+    pub target: Option<String>,
+    /// The site's secrets that commands of the Containerfile may have, by name.
+    #[serde(default)]
+    pub secrets: Option<Vec<String>>,
     /// Whether a create job leaves the repositories of its recipe out.
     #[serde(default)]
     pub ignore_repos: Option<bool>,
@@ -149,6 +159,15 @@ impl JobOptions {
             add_packages: self.add_packages.clone().unwrap_or_default(),
             add_bootstrap_packages: self.add_bootstrap_packages.clone().unwrap_or_default(),
             delete_packages: self.delete_packages.clone().unwrap_or_default(),
+        }
+    }
+
+    /// What they choose of a Containerfile.
+    pub fn of_containerfile(&self) -> ContainerfileOptions {
+        ContainerfileOptions {
+            file: self.containerfile.clone(),
+            target: self.target.clone(),
+            secrets: self.secrets.clone().unwrap_or_default(),
         }
     }
 

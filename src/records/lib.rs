@@ -10,6 +10,7 @@ pub mod budget;
 pub mod change;
 pub mod clock;
 pub mod compression;
+pub mod containerfile;
 pub mod description;
 pub mod epoch;
 pub mod failure;

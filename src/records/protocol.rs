@@ -17,6 +17,7 @@
 //!  POST /agent/v1/jobs/{job}/reading                    KeepReading      204
 //!  GET  /agent/v1/jobs/{job}/shell                      OpenLine         101, then a line (see [`shell`])
 //!  GET  /agent/v1/jobs/{job}/proxy                      OpenProxy        101, then HTTP as a proxy speaks it
+//!  GET  /agent/v1/jobs/{job}/registry                   OpenRegistry     101, then HTTP as a registry speaks it
 //!  POST /agent/v1/jobs/{job}/finish                     Finish           204
 //! ```
 //!
@@ -37,8 +38,8 @@ pub use call::{
 };
 pub use event::{Event, SandboxFacts, ShellNews, Stream, What};
 pub use job::{
-    BinfmtEntry, BootFiles, ChangeSource, Compressor, Emulator, ImageWork, JobDescription, ObjectSource, Purpose,
-    RecipeSource, RecipeType, RecipeWork, ShellPlan, SigningKey, SquashfsOptions, TemplateMode, Work,
+    BinfmtEntry, BootFiles, BuildSecret, ChangeSource, Compressor, Emulator, ImageWork, JobDescription, ObjectSource,
+    Purpose, RecipeSource, RecipeType, RecipeWork, ShellPlan, SigningKey, SquashfsOptions, TemplateMode, Work,
 };
 pub use reading::{
     CheckRead, ManagerRead, PackagesRead, ProfileRead, Reading, RepositoryReach, RepositoryRead, SchemaRead,
@@ -49,6 +50,7 @@ mod call;
 mod event;
 mod job;
 mod reading;
+pub mod registry;
 pub mod shell;
 pub mod words;
 

@@ -24,6 +24,7 @@ use super::{
     Blame, CacheDepth, Change, Code, Epoch, Execs, Failure, ImageId, JobId, JobStatus, JobType, LayerUse, Moment,
     ServerId, Shell, ShellTime, Step, TwinLevel, Upload, UploadedArtifact, Verdict, Warning, Warnings,
     additions::Additions,
+    containerfile::ContainerfileOptions,
     protocol::{BootFiles, RecipeType, SandboxFacts, ShellNews, SquashfsOptions, TemplateMode},
 };
 
@@ -192,6 +193,9 @@ pub struct Plan {
     pub profiles: Vec<String>,
     /// What it adds to the description of its recipe.
     pub additions: Additions,
+    /// What it builds of a Containerfile.
+    #[serde(default)]
+    pub containerfile: Box<ContainerfileOptions>,
     /// The job whose twins this one verifies, without an image of its own.
     pub verifies: Option<JobId>,
     /// Which files of `/boot` are delivered.
@@ -840,6 +844,7 @@ mod tests {
             locked: false,
             profiles: Vec::new(),
             additions: Additions::default(),
+            containerfile: Box::default(),
             verifies: None,
             boot: BootFiles {
                 kernel: String::new(),

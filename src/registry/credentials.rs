@@ -2,7 +2,7 @@
 //! first, and runs the helpers that Docker's file names.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     io::Write,
     os::unix::fs::PermissionsExt,
@@ -121,6 +121,24 @@ impl Logins {
             return Ok(Some(login));
         }
         file.stored(registry, path)
+    }
+
+    /// The registries that have a login, or a helper of their own that may have one.
+    ///
+    /// # Errors
+    ///
+    /// `registry_login`: a file cannot be read.
+    pub fn registries(&self) -> Result<BTreeSet<String>, Failure> {
+        let own = self.own.as_ref().map(|path| read(path, true)).transpose()?.flatten();
+        let docker = self
+            .docker
+            .as_ref()
+            .map(|path| read(path, false))
+            .transpose()?
+            .flatten();
+        let files = own.into_iter().chain(docker);
+        let keys = files.flat_map(|file| file.auths.into_keys().chain(file.cred_helpers.into_keys()));
+        Ok(keys.map(|key| host_of(&key).to_owned()).collect())
     }
 
     /// Stores a login for a registry. Returns the file.

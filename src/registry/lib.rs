@@ -27,6 +27,7 @@ pub mod object;
 mod pipe;
 mod place;
 pub mod publish;
+pub mod pull;
 pub mod reference;
 mod referrers;
 mod refusal;

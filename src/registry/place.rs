@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use kiln_records::{Code, Failure};
 
-use crate::digest::Digest;
+use crate::digest::{Digest, Hasher};
 use crate::{
     download,
     layout::Layout,
@@ -17,7 +17,7 @@ use crate::{
     remote::{Found, Remote},
     source::{Pieces, Source},
     transport::Access,
-    upload,
+    upload::{self, Sent},
 };
 
 /// A place for images.
@@ -207,6 +207,31 @@ impl Place {
             Self::Remote(remote) => upload::upload(remote, Some(blob), source).await.map(drop),
             Self::Layout(layout) => layout.0.write_blob(blob, source.open().await?).await,
         }
+    }
+
+    /// Writes a blob that may not be known yet. Returns what was written.
+    pub(crate) async fn send(&self, known: Option<&Descriptor>, source: &dyn Source) -> Result<Sent, Failure> {
+        let layout = match self {
+            Self::Remote(remote) => return upload::upload(remote, known, source).await,
+            Self::Layout(layout) => layout,
+        };
+        let blob = if let Some(known) = known {
+            known.clone()
+        } else {
+            // A directory has files by their digests, so that of this one is asked for first.
+            let (mut hasher, mut size) = (Hasher::default(), 0);
+            let mut pieces = source.open().await?;
+            while let Some(piece) = pieces.next().await.transpose()? {
+                size += piece.len() as u64;
+                hasher.update(&piece);
+            }
+            Descriptor::new("application/octet-stream", hasher.finish(), size)
+        };
+        layout.0.write_blob(&blob, source.open().await?).await?;
+        Ok(Sent {
+            digest: blob.digest,
+            size: blob.size,
+        })
     }
 
     /// Has a registry take a blob from the repository that it is to be copied from, if it is one of the same registry.

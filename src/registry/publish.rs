@@ -27,9 +27,8 @@ use crate::{
     model::{Annotations, Config, Descriptor, Document, Index, Layers, Manifest, Platform, Run, media, to_json},
     place::Place,
     reference::Which,
-    remote::{Found, Remote},
+    remote::Found,
     source::{FileSource, Source},
-    upload,
 };
 
 /// The kind of the artifact with an image's boot files.
@@ -139,7 +138,7 @@ pub fn platform(arch: Arch) -> Platform {
 /// An image cannot be read or sent, two of them have one architecture, or another client moved the tag meanwhile. The
 /// tag stands for what it stood for before.
 pub async fn publish(
-    remote: &Remote,
+    place: &Place,
     tag: &Which,
     images: &[Image],
     scratch: &Path,
@@ -148,9 +147,9 @@ pub async fn publish(
     if tag.tag().is_none() {
         return Err(Failure::new(
             Code::RegistryReference,
-            format!("{} is a digest, which nothing can be published as", remote.name(tag)),
+            format!("{} is a digest, which nothing can be published as", place.name(tag)),
         )
-        .hint("name a tag: REGISTRY/NAME:TAG"));
+        .hint("name a tag: REGISTRY/NAME:TAG, or oci:DIR:TAG"));
     }
     let mut archs = BTreeSet::new();
     if let Some(twice) = images.iter().find(|image| !archs.insert(image.arch.name())) {
@@ -160,11 +159,10 @@ pub async fn publish(
         )
         .hint("name one image for each architecture"));
     }
-    let before = remote.manifest(tag).await?;
+    let before = place.manifest(tag, None).await?;
     let known = before.as_ref().map(entries).unwrap_or_default();
     let work = Work {
-        remote,
-        place: Place::Remote(remote.clone()),
+        place,
         scratch,
         notes,
         sending: Semaphore::new(PARALLEL),
@@ -192,7 +190,7 @@ pub async fn publish(
         work.place.put_last(tag, &found, before.as_ref()).await?;
     }
     Ok(Published {
-        reference: remote.name(tag),
+        reference: place.name(tag),
         digest: found.descriptor.digest,
         unchanged,
         images: entries,
@@ -236,8 +234,7 @@ fn documents_of(entry: &Descriptor) -> Vec<Digest> {
 
 /// The work on one index.
 struct Work<'a> {
-    remote: &'a Remote,
-    place: Place,
+    place: &'a Place,
     scratch: &'a Path,
     notes: &'a Notes,
     sending: Semaphore,
@@ -275,7 +272,7 @@ impl Work<'_> {
             return Ok(false);
         };
         for digest in documents.into_iter().chain([boot, entry.digest.clone()]) {
-            if self.remote.head(&Which::Digest(digest)).await?.is_none() {
+            if self.place.head(&Which::Digest(digest)).await?.is_none() {
                 return Ok(false);
             }
         }
@@ -395,8 +392,16 @@ impl Work<'_> {
         });
         unpacked.await.map_err(|error| failed(error.into()))?.map_err(failed)?;
         let layout = Place::layout(&dir)?;
-        let sent = mirror(&layout, None, &self.place, None, self.notes).await?;
-        let which = Which::Digest(sent.digest);
+        let named = layout.only()?.ok_or_else(|| {
+            let text = format!(
+                "the container image of {} ({}) has not exactly one name",
+                image.name, image.arch
+            );
+            Failure::new(Code::LayerUnmade, text).hint("build the image again")
+        })?;
+        // By its digest: the tag of the archive is not one of the registry.
+        let which = Which::Digest(layout.must_have(&named).await?.descriptor.digest);
+        mirror(&layout, Some(&named), self.place, Some(&which), self.notes).await?;
         let found = self.place.must_have(&which).await?;
         Ok(found.descriptor)
     }
@@ -452,7 +457,7 @@ impl Work<'_> {
             return Ok(blob.clone());
         }
         let permit = self.sending.acquire().await;
-        let sent = upload::upload(self.remote, known.as_ref(), source).await?;
+        let sent = self.place.send(known.as_ref(), source).await?;
         drop(permit);
         (self.notes)(&format!("{arch}: {name} sent ({} bytes)", sent.size));
         Ok(known.unwrap_or_else(|| Descriptor::new("application/octet-stream", sent.digest, sent.size)))

@@ -217,7 +217,8 @@ fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-fn is_repository(text: &str) -> bool {
+/// Whether a registry may have a repository of this name.
+pub fn is_repository(text: &str) -> bool {
     let is_inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_part = |part: &str| {
         // Letters and digits, with one `.`, one or two `_`, or any number of `-` between them.

@@ -124,6 +124,8 @@ impl JobService {
             emulation: config.emulation.clone(),
             checks: config.root_checks.levels(),
             cache: config.jobs.cache,
+            containers: config.containers.clone(),
+            authorities: config.trust.ca.clone().filter(|path| path.is_file()),
             capacity: config.capacity.clone(),
             watch: config.watch.clone(),
             signer: signer(config)?,

@@ -120,6 +120,8 @@ fn inputs(old: &Half, new: &Half) -> Vec<Difference> {
                 add("image that was customised", base.id.to_string());
             }
             add("profiles", plan.profiles.join(", "));
+            add("Containerfile", plan.containerfile.file.clone().unwrap_or_default());
+            add("stage", plan.containerfile.target.clone().unwrap_or_default());
             for (number, (option, text)) in plan.additions.shown().into_iter().enumerate() {
                 add(&format!("addition {}", number + 1), format!("{option} {text}"));
             }

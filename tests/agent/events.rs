@@ -26,7 +26,7 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
         image_name: "image".to_owned(),
         id: JobId::new(),
         arch: Arch::host(),
-        work: Work::Create(RecipeWork {
+        work: Work::Create(Box::new(RecipeWork {
             recipe: RecipeSource {
                 url: String::new(),
                 sha256: String::new(),
@@ -38,8 +38,11 @@ pub fn job_with_patience(seconds: u64) -> JobDescription {
             template_mode: TemplateMode::Strict,
             repos_timeout_s: 0,
             profiles: Vec::new(),
+            containerfile: kiln_records::containerfile::ContainerfileOptions::default(),
+            secrets: Vec::new(),
+            registries: Vec::new(),
             additions: Additions::default(),
-        }),
+        })),
         shell: None,
         environment: Vec::new(),
         emulator: None,

@@ -37,6 +37,8 @@ impl AgentCalls for Echo {
         let _ = tokio::io::copy(&mut from, &mut to).await;
     }
 
+    async fn take_registry(&self, _: JobId, _: &str, _: Line) {}
+
     async fn take_proxied(&self, job: JobId, line: Line) {
         self.take_line(job, TOKEN, line, false).await;
     }

@@ -55,6 +55,8 @@ impl AgentCalls for Scripted {
         unreachable!("no script asks for a shell")
     }
 
+    async fn take_registry(&self, _: JobId, _: &str, _: Line) {}
+
     async fn take_proxied(&self, _: JobId, _: Line) {
         unreachable!("no script asks for a shell")
     }

@@ -103,6 +103,8 @@ impl AgentCalls for OneUpload {
         unreachable!("an upload needs no shell")
     }
 
+    async fn take_registry(&self, _: JobId, _: &str, _: Line) {}
+
     async fn take_proxied(&self, _: JobId, _: Line) {
         unreachable!("an upload needs no shell")
     }

@@ -52,6 +52,7 @@ pub(super) fn run() -> Run {
         cache_asked: false,
         locked: false,
         additions: kiln_records::additions::Additions::default(),
+        containerfile: Box::default(),
         profiles: vec!["Compute".to_owned()],
         epoch: None,
         verifies: None,

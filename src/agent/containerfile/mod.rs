@@ -14,23 +14,26 @@ use kiln_records::{
     description::CONTAINERFILES,
     protocol::{JobDescription, RecipeWork},
 };
-use serde::Deserialize;
 use tokio::process::Command;
 
-use self::{refusal::Beyond, runs::Runs, stages::Stages};
+use self::{registries::Registries, runs::Runs, stages::Stages};
 use crate::{
     build::ended,
     building::Building,
     outputs::remove,
-    process::{self, Finished, blocking},
+    process::{self, Finished},
     programs::Programs,
     twins::{Twins, given_up},
 };
 
-mod platforms;
+mod docker_archive;
 mod refusal;
+mod registries;
+mod result;
+mod rewrite;
 mod runs;
 pub mod runtime;
+mod secrets;
 mod stages;
 
 /// The name by which this program is called as the runtime.
@@ -43,11 +46,11 @@ const RUNTIME: &str = "/run/kiln-runtime";
 const BUILDAH: &str = "buildah";
 const IMAGE: &str = "localhost/kiln";
 
-/// The container by which the finished image's root is read.
-const READ: &str = "kiln-read";
+/// The Containerfile as buildah gets it.
+const REWRITTEN: &str = "/run/kiln-Containerfile";
 
-/// The Containerfile with the platform of every base.
-const NAMED: &str = "/run/kiln-Containerfile";
+/// The directory in which buildah runs: an empty one, so that nothing is found there by chance.
+const EMPTY: &str = "/run/kiln-empty";
 
 /// Values that every command has without an `ARG` (docs.docker.com/reference/dockerfile, "Predefined ARGs").
 const PREDEFINED: [&str; 10] = [
@@ -69,18 +72,6 @@ const ARGUMENTS: &str = "/run/kiln-build-arguments";
 /// How often an image is built, as long as further commands give up each time.
 const MOST_BUILDS: u32 = 6;
 
-/// buildah's configuration in the sandbox. Where images come from without a registry's name is what other tools do, too.
-const CONFIGURATION: [(&str, &str); 2] = [
-    (
-        "/etc/containers/policy.json",
-        "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n",
-    ),
-    (
-        "/etc/containers/registries.conf",
-        "unqualified-search-registries = [\"docker.io\"]\nshort-name-mode = \"permissive\"\n",
-    ),
-];
-
 /// Builds the image, and makes its root the job's. Returns how often programs ran as twins or emulated, if the machine cannot run
 /// them itself.
 ///
@@ -88,12 +79,23 @@ const CONFIGURATION: [(&str, &str); 2] = [
 /// the emulator.
 pub(crate) async fn build(building: Building<'_>, work: &RecipeWork) -> (Option<Execs>, Result<(), Failure>) {
     let list = building.outputs.given_up();
+    let recipe = match file_in(&building.outputs.facts.recipe, work) {
+        Ok(recipe) => recipe,
+        Err(failure) => return (None, Err(failure)),
+    };
+    building.events.conceal(secrets::to_conceal(&work.secrets));
     let begun = given_up::begin(&list, &building.job.given_up)
-        .and_then(|()| prepare(&file_in(&building.outputs.facts.recipe), work))
-        .and_then(|()| Runs::listen());
-    let runs = match begun {
-        Ok(runs) => runs,
-        Err(error) => return (None, Err(Failure::io("cannot prepare buildah", &error))),
+        .and_then(|()| place_runtime())
+        .and_then(|()| Runs::listen())
+        .and_then(|runs| Ok((runs, words_of(&recipe, work)?)))
+        .map_err(|error| Failure::io("cannot prepare buildah", &error));
+    let prepared = async {
+        let (runs, words) = begun?;
+        Ok((runs, Registries::prepare(building, work, &words).await?))
+    };
+    let (runs, registries) = match prepared.await {
+        Ok(prepared) => prepared,
+        Err(failure) => return (None, Err(failure)),
     };
     let known = || fs_err::metadata(&list).map_or(0, |list| list.len());
     let mut builds = 1;
@@ -102,7 +104,7 @@ pub(crate) async fn build(building: Building<'_>, work: &RecipeWork) -> (Option<
         let mut programs = Programs::default();
         let mut stages = Stages::new(building);
         let built = tokio::select! {
-            built = bud(building, work, &mut programs) => built,
+            built = bud(building, work, (&recipe, &registries), &mut programs) => built,
             failed = stages.serve(&runs) => match failed {
                 Err(failure) => Err(failure),
             },
@@ -110,7 +112,7 @@ pub(crate) async fn build(building: Building<'_>, work: &RecipeWork) -> (Option<
         let (twins, earlier) = stages.end();
         let (execs, ended) = Twins::end(twins, earlier, programs, building.emulator, built).await;
         let Err(failure) = &ended else {
-            return (execs, take_out(building).await);
+            return (execs, result::take_out(building, work).await);
         };
         let gave_up = failure.code == Code::EmulatorFault && known() != before && builds < MOST_BUILDS;
         if !gave_up {
@@ -124,74 +126,68 @@ pub(crate) async fn build(building: Building<'_>, work: &RecipeWork) -> (Option<
     }
 }
 
-/// The Containerfile of a context.
-fn file_in(context: &Path) -> PathBuf {
-    let [usual, other] = CONTAINERFILES.map(|name| context.join(name));
-    if usual.exists() { usual } else { other }
+/// The directory of the recipe that has this Containerfile: its top, or the one directory there.
+///
+/// # Errors
+///
+/// `containerfile_invalid` if neither has it.
+pub(crate) fn context_of(top: &Path, file: &str) -> Result<PathBuf, Failure> {
+    let mut dirs = vec![top.to_owned()];
+    let entries = fs_err::read_dir(top).map_err(|error| Failure::io("cannot read the recipe", &error))?;
+    dirs.extend(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
+    let at_top = top.join(file).is_file();
+    let mut having = dirs.into_iter().filter(|dir| dir.join(file).is_file());
+    match (having.next(), having.next()) {
+        (Some(dir), None) => Ok(dir),
+        (Some(dir), Some(_)) if at_top => Ok(dir),
+        _ => Err(no_file(file)),
+    }
 }
 
-/// Writes the configuration, and puts the runtime where buildah finds it.
-fn prepare(recipe: &Path, work: &RecipeWork) -> io::Result<()> {
-    for (path, text) in CONFIGURATION {
-        let path = Path::new(path);
-        if let Some(dir) = path.parent() {
-            fs_err::create_dir_all(dir)?;
-        }
-        fs_err::write(path, text)?;
-    }
-    // A base may be named by a value.
-    let words = work
-        .values
-        .values()
-        .fold(fs_err::read_to_string(recipe)?, |words, value| words + "\n" + value);
-    insecure_loopback(&words)?;
+fn no_file(file: &str) -> Failure {
+    Failure::new(Code::ContainerfileInvalid, format!("the recipe has no file {file}"))
+        .hint("the path of a Containerfile begins at the top of its context")
+}
+
+/// The Containerfile of a context.
+fn file_in(context: &Path, work: &RecipeWork) -> Result<PathBuf, Failure> {
+    let usual = CONTAINERFILES.iter().find(|name| context.join(name).exists());
+    let chosen = work.containerfile.file.as_deref().or(usual.copied());
+    let file = chosen.unwrap_or(CONTAINERFILES[0]);
+    let path = context.join(file);
+    if path.is_file() { Ok(path) } else { Err(no_file(file)) }
+}
+
+/// Puts the runtime where buildah finds it.
+fn place_runtime() -> io::Result<()> {
     remove(Path::new(RUNTIME))?;
     symlink(std::env::current_exe()?, RUNTIME)
 }
 
-/// Allows registries on the loopback that these words name to speak plain HTTP, as container engines do.
-fn insecure_loopback(words: &str) -> io::Result<()> {
-    let mut hosts: Vec<&str> = words
-        .split(|c: char| c.is_whitespace() || "=\"'".contains(c))
-        .filter_map(|word| {
-            word.trim_start_matches("docker://")
-                .split_once('/')
-                .map(|(host, _)| host)
-        })
-        .filter(|host| {
-            let name = host.split(':').next().unwrap_or_default();
-            name == "localhost"
-                || name
-                    .parse::<std::net::Ipv4Addr>()
-                    .is_ok_and(|address| address.is_loopback())
-        })
-        .collect();
-    hosts.sort_unstable();
-    hosts.dedup();
-    let row = |host: &&str| format!("[[registry]]\nlocation = \"{host}\"\ninsecure = true\n");
-    let rows = hosts.iter().map(row).collect::<Vec<_>>().join("\n");
-    let dir = Path::new("/etc/containers/registries.conf.d");
-    fs_err::create_dir_all(dir)?;
-    fs_err::write(dir.join("kiln-loopback.conf"), rows)
+/// All that may name a base: the Containerfile, and the values.
+fn words_of(recipe: &Path, work: &RecipeWork) -> io::Result<String> {
+    let text = fs_err::read_to_string(recipe)?;
+    Ok(work.values.values().fold(text, |words, value| words + "\n" + value))
 }
 
 /// Runs `buildah bud`.
-async fn bud(building: Building<'_>, work: &RecipeWork, programs: &mut Programs) -> Result<(), Failure> {
+async fn bud(
+    building: Building<'_>,
+    work: &RecipeWork,
+    (recipe, registries): (&Path, &Registries),
+    programs: &mut Programs,
+) -> Result<(), Failure> {
     let Building {
         job, outputs, events, ..
     } = building;
     let context = &outputs.facts.recipe;
-    let recipe = &file_in(context);
     let failed_to = |error: io::Error| Failure::io("cannot read the Containerfile", &error);
     let text = fs_err::read_to_string(recipe).map_err(failed_to)?;
-    let named = platforms::named(&text, &platform(job));
-    let recipe = match &named {
-        Some(named) => {
-            fs_err::write(NAMED, named).map_err(failed_to)?;
-            Path::new(NAMED)
-        }
-        None => recipe,
-    };
+    let values = work.values.values().map(String::as_str);
+    let text = rewrite::rewritten(&text, (&platform(job), context), values)?;
+    fs_err::write(REWRITTEN, &text).map_err(failed_to)?;
+    fs_err::create_dir_all(EMPTY).map_err(failed_to)?;
+    let ignored = ignore_file(recipe);
     for name in work
         .values
         .keys()
@@ -201,29 +197,46 @@ async fn bud(building: Building<'_>, work: &RecipeWork, programs: &mut Programs)
         events.warn(Warning::new(Code::RecipeValues, text)).await;
     }
     // Values may be secrets, which no list of arguments shows.
-    fs_err::write(ARGUMENTS, arguments(work, &text)?).map_err(failed_to)?;
+    fs_err::write(ARGUMENTS, arguments(work, &text, context)?).map_err(failed_to)?;
     let mut command = Command::new(BUILDAH);
     // This format keeps SHELL from one instruction to the next.
     command.args(["bud", "--isolation", "oci", "--runtime", RUNTIME, "--network", "host"]);
     command.args(["--layers=false", "--force-rm", "--jobs", "1", "--format", "docker"]);
     // The storage is this job's own: what is in it for another stage may be of another architecture.
     command.arg("--pull=always");
-    command
-        .args(["--platform", &platform(job), "--tag", IMAGE, "--file"])
-        .arg(recipe);
+    command.args(["--platform", &platform(job), "--tag", IMAGE, "--file", REWRITTEN]);
     if let Some(epoch) = outputs.facts.epoch(job) {
         command.args(["--timestamp", &epoch.to_string()]);
     }
-    command.args(["--build-arg-file", ARGUMENTS]);
-    command.arg(context).current_dir(context);
+    command.args(["--build-arg-file", ARGUMENTS]).args(registries.options());
+    command.args(work.containerfile.target.iter().flat_map(|stage| ["--target", stage]));
+    command.args(secrets::write(&work.secrets).map_err(|error| Failure::io("cannot write the secrets", &error))?);
+    // The lists of a file of another name are found by that name only.
+    if let Some(ignored) = &ignored {
+        command.arg("--ignorefile").arg(ignored);
+    }
+    command.arg(context).current_dir(EMPTY);
     let mut finished = process::run(command, building.emulator, events, |_| false).await?;
     programs.merge(std::mem::take(&mut finished.programs));
-    finished.check_own(|finished| failed(finished, &text))
+    finished.check_own(|finished| failed(finished, &text, registries))
+}
+
+/// The list of what is no part of the context that belongs to this Containerfile alone, if it has one (buildah-build(1)).
+fn ignore_file(recipe: &Path) -> Option<PathBuf> {
+    let named = |ending: &str| {
+        let mut name = recipe.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    [".containerignore", ".dockerignore"]
+        .map(named)
+        .into_iter()
+        .find(|file| file.exists())
 }
 
 /// Why buildah failed, with this Containerfile.
-fn failed(finished: &Finished, file: &str) -> Failure {
-    let failure = refusal::cause(&finished.tail, &finished.last_error, file);
+fn failed(finished: &Finished, file: &str, registries: &Registries) -> Failure {
+    let failure = refusal::cause(&finished.tail, &registries.named(&finished.last_error), file);
     let own = finished.failures.own;
     let cleared =
         failure.code != Code::InstructionFailed || own.is_some_and(|own| ended::is_cleared(own, failure.code));
@@ -235,7 +248,7 @@ fn failed(finished: &Finished, file: &str) -> Failure {
 /// # Errors
 ///
 /// `containerfile_invalid` for a value of several lines.
-fn arguments(work: &RecipeWork, text: &str) -> Result<String, Failure> {
+fn arguments(work: &RecipeWork, text: &str, context: &Path) -> Result<String, Failure> {
     let own = work.values.iter();
     let defaults = work
         .default_values
@@ -247,7 +260,8 @@ fn arguments(work: &RecipeWork, text: &str) -> Result<String, Failure> {
             let detail = format!("the value of {name} has several lines, which no ARG can have");
             return Err(Failure::new(Code::ContainerfileInvalid, detail));
         }
-        lines.push(format!("{name}={value}\n"));
+        let located = rewrite::located(value, context);
+        lines.push(format!("{name}={}\n", located.as_ref().unwrap_or(value)));
     }
     Ok(lines.concat())
 }
@@ -264,82 +278,4 @@ fn asks_for(text: &str, name: &str) -> bool {
 /// The platform of the job's architecture, in the words of OCI.
 fn platform(job: &JobDescription) -> String {
     format!("linux/{}", job.arch.oci())
-}
-
-/// Writes the image as an archive, and copies its root to where that of every job is.
-async fn take_out(building: Building<'_>) -> Result<(), Failure> {
-    let beyond = beyond_oci().await?;
-    for text in beyond.lost() {
-        building
-            .events
-            .warn(Warning::new(Code::ContainerfileIgnored, text))
-            .await;
-    }
-    let archive = building.outputs.container();
-    let to = format!("oci-archive:{}:latest", archive.display());
-    buildah(building, &["push", "--quiet", "--format", "oci", IMAGE, &to]).await?;
-    // Whoever makes a container of an image carries out its ONBUILD, which is for images that are built on it.
-    let source = if beyond.has_triggers() { &to } else { IMAGE };
-    buildah(building, &["from", "--pull=never", "--name", READ, source]).await?;
-    let mounted = buildah(building, &["mount", READ]).await?;
-    let root = building.outputs.root();
-    let from = PathBuf::from(mounted.trim());
-    let found = from.clone();
-    let found = blocking(move || Ok(stages::arch_of(&found))).await?;
-    if let Some(other) = found.filter(|arch| *arch != building.job.arch) {
-        let detail = format!(
-            "the programs of the image are for {other}, and not for {}",
-            building.job.arch
-        );
-        return Err(Failure::new(Code::BaseWithoutArch, detail)
-            .hint("its last stage has a base for another architecture: look for `FROM --platform`, and for a base by its digest"));
-    }
-    // An ordinary directory, which later steps may change, and another attempt can go on with.
-    let cleared = root.clone();
-    blocking(move || remove(&cleared).map_err(|error| Failure::io("cannot remove the root of an instruction", &error)))
-        .await?;
-    let mut copy = Command::new("cp");
-    copy.args(["--archive", "--one-file-system", "--no-target-directory"])
-        .arg(from)
-        .arg(&root);
-    let copied = process::run(copy, None, building.events, |_| false).await?;
-    copied.check_own(|finished| Failure::new(Code::BuildFailed, finished.last_words().unwrap_or("cp failed")))?;
-    buildah(building, &["rm", "--all"]).await.map(drop)
-}
-
-/// What the image's configuration has that its archive will not.
-async fn beyond_oci() -> Result<Beyond, Failure> {
-    #[derive(Deserialize)]
-    struct Inspected {
-        #[serde(rename = "Docker")]
-        docker: Docker,
-    }
-    #[derive(Deserialize)]
-    struct Docker {
-        config: Option<Beyond>,
-    }
-    let failed = |error: io::Error| Failure::io("cannot read the configuration of the image", &error);
-    let mut command = Command::new(BUILDAH);
-    let inspected = command
-        .args(["inspect", "--type", "image", IMAGE])
-        .kill_on_drop(true)
-        .output()
-        .await;
-    let inspected: Inspected =
-        serde_json::from_slice(&inspected.map_err(failed)?.stdout).map_err(|error| failed(error.into()))?;
-    Ok(inspected.docker.config.unwrap_or_default())
-}
-
-/// Runs buildah for something that no program of the image has a part in. Returns what it wrote.
-async fn buildah(building: Building<'_>, words: &[&str]) -> Result<String, Failure> {
-    let mut command = Command::new(BUILDAH);
-    command.args(words);
-    let said = std::cell::RefCell::new(String::new());
-    let keep = |line: &str| {
-        line.clone_into(&mut said.borrow_mut());
-        false
-    };
-    let finished = process::run(command, None, building.events, keep).await?;
-    finished.check_own(|finished| refusal::cause(&finished.tail, &finished.last_error, ""))?;
-    Ok(said.into_inner())
 }

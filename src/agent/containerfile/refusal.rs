@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::cause;
 
 /// Words of buildah and its libraries, in lower case, and what they mean. The first that its last line has counts.
-const KNOWN: [(&str, Code); 20] = [
+const KNOWN: [(&str, Code); 24] = [
     (
         "no image found in manifest list for architecture",
         Code::BaseWithoutArch,
@@ -23,6 +23,10 @@ const KNOWN: [(&str, Code); 20] = [
     ("unsupported mime type", Code::BaseUnusable),
     ("unsupported docker v2s2 media type", Code::BaseUnusable),
     ("unsupported schema version", Code::BaseUnusable),
+    ("image-specific operation on artifact", Code::BaseUnusable),
+    ("compression for", Code::BaseUnusable),
+    ("image id \"", Code::BaseUnusable),
+    ("decrypt", Code::BaseUnusable),
     ("unpacking failed", Code::BaseUnusable),
     ("does not match the expected digest", Code::BaseUnusable),
     ("digest did not match", Code::BaseUnusable),
@@ -68,10 +72,28 @@ impl Beyond {
 
 /// Why buildah failed: its output, the last line of its standard error, and the Containerfile.
 pub(super) fn cause(said: &[String], last: &str, file: &str) -> Failure {
+    // A trace ends with what caused it least.
+    let is_trace = !last.trim().starts_with("Error: ");
+    if let Some(panic) = said
+        .iter()
+        .find_map(|line| line.split_once("panic: "))
+        .filter(|_| is_trace)
+    {
+        return Failure::new(Code::ContainerfileInvalid, format!("buildah broke off: {}", panic.1))
+            .hint("`index out of range` is a stage by a number that there is not: `COPY --from=N`");
+    }
     let last = last
         .trim()
         .trim_start_matches("Error: ")
-        .replace("\"/scratch/recipe\"", "the context");
+        .replace("\"/scratch/recipe\"", "the context")
+        .replace("/scratch/recipe/", "")
+        .replace(
+            "possible escaping context directory error",
+            "it leads out of the context",
+        );
+    if let Some(step) = last.strip_prefix("resolving step {") {
+        return unresolved(step);
+    }
     // A step as the library sees it is of no use to its author.
     let last = last
         .split_once(" &imagebuilder")
@@ -88,13 +110,29 @@ pub(super) fn cause(said: &[String], last: &str, file: &str) -> Failure {
         None => last.to_owned(),
     };
     Failure::new(code, detail).hint(match code {
+        Code::BaseUnreachable if lower.contains("too many requests") || lower.contains("toomanyrequests") => {
+            "wait, or read the image with a login or from a mirror: docs/containerfiles.md"
+        }
+        _ if lower.contains("no from statement found") => {
+            "the name of a base may be a value that was not given: `--set NAME=VALUE`"
+        }
         Code::BaseUnreachable => {
             "check the image's name, and whether its registry can be reached from here without a login"
         }
         Code::BaseWithoutArch => "`kiln inspect` shows for which architectures the image is there",
-        Code::BaseUnusable => "pull the image with another tool: if that fails, too, it is damaged",
+        Code::BaseUnusable => "it is damaged, encrypted, or no container image of a form that is read",
         _ => "correct this in the Containerfile, or in the files beside it",
     })
+}
+
+/// What is wrong with a step that cannot be understood, as the library shows it: `… Original:TEXT Flags:[] … StartLine:12 …}: WHY`.
+fn unresolved(step: &str) -> Failure {
+    let between = |begin: &str, end: &str| Some(step.split_once(begin)?.1.split_once(end)?.0.to_owned());
+    let line = between("StartLine:", " ").unwrap_or_default();
+    let text = between("Original:", " Flags:").unwrap_or_default();
+    let why = step.rsplit_once("}: ").map_or(step, |(_, why)| why);
+    Failure::new(Code::ContainerfileInvalid, format!("line {line}, `{text}`: {why}"))
+        .hint("correct this in the Containerfile")
 }
 
 /// Why the program of an instruction failed.
@@ -103,7 +141,8 @@ fn of_program(said: &[String], step: &str, how: &str) -> Failure {
     let own: Vec<String> = said.iter().filter(|line| !is_buildahs(line)).cloned().collect();
     let begin = own.iter().rposition(|line| is_step(line)).map_or(0, |at| at + 1);
     let of_step = own.get(begin..).unwrap_or_default();
-    if let Some(known) = cause::cause_of_script(of_step) {
+    if let Some(mut known) = cause::cause_of_script(of_step) {
+        known.detail = format!("{step}: {}", known.detail);
         return known;
     }
     let words = cause::last_words(of_step).map(|line| format!("; its last line: {line}"));
@@ -193,7 +232,26 @@ mod tests {
         assert_eq!(told(&said, last), (Code::InstructionFailed, detail.to_owned()));
         let said = ["STEP 2/2: RUN apt-get install x", "E: Unable to locate package x"];
         let last = "Error: building at STEP \"RUN apt-get install x\": while running runtime: exit status 100";
-        assert_eq!(told(&said, last).0, Code::PackageNotFound);
+        let (code, detail) = told(&said, last);
+        assert_eq!(code, Code::PackageNotFound);
+        assert!(detail.starts_with("`RUN apt-get install x`: E: Unable"), "{detail}");
+    }
+
+    #[test]
+    fn what_the_library_shows_of_itself_is_not_told() {
+        let trace = [
+            "panic: runtime error: index out of range [3] with length 1",
+            "goroutine 1 [running]:",
+        ];
+        let (code, detail) = told(&trace, "github.com/hashicorp/go-multierror/group.go:20 +0x76");
+        assert_eq!(code, Code::ContainerfileInvalid);
+        assert!(detail.contains("index out of range [3]"), "{detail}");
+        let step = "Error: resolving step {Value:env Next:0xc0001ea090 Children:[] Heredocs:[] Attributes:map[] Original:ENV name='a Flags:[] \
+                    StartLine:12 EndLine:12}: unexpected end of statement while looking for matching single-quote";
+        let expected = "line 12, `ENV name='a`: unexpected end of statement while looking for matching single-quote";
+        assert_eq!(told(&[], step), (Code::ContainerfileInvalid, expected.to_owned()));
+        let outside = "Error: building at STEP \"COPY ../x /\": possible escaping context directory error: copier: stat: \"/x\": no such file";
+        assert!(told(&[], outside).1.contains("it leads out of the context"));
     }
 
     #[test]

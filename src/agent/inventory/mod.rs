@@ -163,6 +163,7 @@ pub(super) fn installed(path: &Path, aside: &Path) -> io::Result<(Installed, Opt
         system_version: system.version,
         packages,
         repositories: Vec::new(),
+        bases: Vec::new(),
     };
     Ok((installed, format))
 }

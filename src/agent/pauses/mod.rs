@@ -502,6 +502,16 @@ async fn say(installed: &Installed, events: &Events) {
     events.say(text).await;
 }
 
+/// Tells the server of the packages in a root, and keeps them for later steps.
+///
+/// # Errors
+///
+/// The server does not take it, or it cannot be written.
+pub(crate) async fn record(installed: &Installed, building: Building<'_>) -> Result<(), Failure> {
+    building.channel.keep_installed(installed).await?;
+    save(installed, building.outputs)
+}
+
 /// Keeps what was told for later steps, and for another attempt that continues from one of them.
 fn save(installed: &Installed, outputs: &Outputs) -> Result<(), Failure> {
     let text = serde_json::to_vec(installed).map_err(|error| Failure::new(Code::Io, error))?;

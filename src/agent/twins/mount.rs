@@ -13,10 +13,10 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, open, openat},
+    fcntl::{AtFlags, OFlag, open, openat},
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
-    sys::stat::{Mode, mkdirat},
+    sys::stat::{Mode, SFlag, fstatat, mkdirat},
     unistd::{UnlinkatFlags, unlinkat},
 };
 
@@ -103,6 +103,34 @@ pub(super) fn enter(root: &Path, world: &Path) -> io::Result<()> {
     }
     let read_only = safe | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     mount(none, &by_fd(&mounted), none, read_only, none)?;
+    Ok(())
+}
+
+/// Gives the root the sandbox's devices if it has none, in the mount namespace of this process. A program that is run without them
+/// would write a file `/dev/null`, which the image would keep.
+///
+/// # Errors
+///
+/// The kernel refuses.
+pub(super) fn devices(root: &Path) -> io::Result<()> {
+    let root = open_dir(root)?;
+    // A root may have a link there, or nothing yet.
+    let Ok(dev) = open_at(&root, "dev", OFlag::O_DIRECTORY) else {
+        return Ok(());
+    };
+    let is_there = fstatat(&dev, "null", AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR);
+    if is_there {
+        return Ok(());
+    }
+    let none = None::<&Path>;
+    mount(
+        Some("/dev"),
+        &by_fd(&dev),
+        none,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        none,
+    )?;
     Ok(())
 }
 

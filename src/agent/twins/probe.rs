@@ -60,6 +60,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> io::Error {
         let command = halves.next().unwrap_or_default();
         let program = command.first().ok_or(io::ErrorKind::InvalidInput)?;
         mount::enter(Path::new(&root), Path::new(&world))?;
+        mount::devices(Path::new(&root))?;
         chroot(root.as_os_str())?;
         chdir("/")?;
         match execve(program, command, environment)? {}

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use kiln_records::{
     ImageId,
+    containerfile::{LONGEST_PATH, LONGEST_WORD, check_containerfile, check_word},
     names::{MAX_FILE_NAME, MAX_NAME, check_file_name, check_host_name, check_name, check_public_key},
 };
 use serde_json::{Map, Value, json};
@@ -104,6 +105,12 @@ texts! {
     /// The name of a file in a directory that Kiln chooses.
     pub(in crate::api) FileName = |value| checked(value, check_file_name),
         string().min_length(Some(1)).max_length(Some(MAX_FILE_NAME)).pattern(Some(file_name()));
+    /// The path of a Containerfile in its context.
+    pub(in crate::api) ContextPath = |value| checked(value, check_containerfile),
+        string().min_length(Some(1)).max_length(Some(LONGEST_PATH)).pattern(Some(format!("^{FIRST_IN_FILE}{IN_FILE}*(/{FIRST_IN_FILE}{IN_FILE}*){{0,9}}$")));
+    /// The name of a stage or a secret.
+    pub(in crate::api) Word = |value| checked(value, check_word),
+        string().min_length(Some(1)).max_length(Some(LONGEST_WORD)).pattern(Some("^[A-Za-z0-9_.][A-Za-z0-9_.-]*$"));
     /// The name of a host.
     pub(in crate::api) HostName = |value| checked(value, check_host_name),
         string().min_length(Some(1)).max_length(Some(253)).pattern(Some("^[A-Za-z0-9][A-Za-z0-9._-]*$"));

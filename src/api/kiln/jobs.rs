@@ -5,6 +5,7 @@ use axum::{Extension, Json, extract::State, http::StatusCode};
 use kiln_records::{
     CacheDepth, Code, Epoch, Execs, Failure, ImageId, Job, JobId, LayerUse, Moment, Shell, ShellStatus, Step,
     TwinLevel, TwinPair, Verdict, Warning,
+    containerfile::ContainerfileOptions,
     protocol::SandboxFacts,
     run::{How, PassedOver, StepTime, TwinsFallback},
 };
@@ -72,6 +73,8 @@ pub(in crate::api) struct JobProgress {
     locked: bool,
     /// The profiles of its recipe that it builds; if there are none, those that the recipe has in force by itself.
     profiles: Vec<String>,
+    /// What it builds of a Containerfile.
+    containerfile: ContainerfileOptions,
     /// What it adds to the description of its recipe: kiwi's option and its value, addresses without secrets.
     additions: Vec<String>,
     /// What it did about the layer of its recipe's packages; null before that is settled.
@@ -292,6 +295,7 @@ impl JobProgress {
             cache_from: run.plan.cache_from,
             locked: run.plan.locked,
             profiles: run.plan.profiles.clone(),
+            containerfile: (*run.plan.containerfile).clone(),
             additions: {
                 let shown = run.plan.additions.shown().into_iter();
                 shown.map(|(option, text)| format!("{option} {text}")).collect()

@@ -86,6 +86,7 @@ pub(super) async fn build(asker: &Asker, id: JobId, build: ArchiveJob, who: Opti
         locked: new.options.locked.unwrap_or_default(),
         profiles: new.options.profiles.clone().unwrap_or_default(),
         additions: new.options.additions(),
+        containerfile: Box::new(new.options.of_containerfile()),
         epoch: new.options.dating().epoch(Dating::default()),
         kernel_required: new.options.kernel_file_name.is_some(),
         asked: Asked {

@@ -55,8 +55,9 @@ impl Plans<'_> {
             return Err(Refusal::TooManyShells);
         }
         let options = &new.options;
-        let is_of_recipe =
-            !options.additions().is_empty() || options.profiles.as_ref().is_some_and(|it| !it.is_empty());
+        let is_of_recipe = !options.of_containerfile().is_empty()
+            || !options.additions().is_empty()
+            || options.profiles.as_ref().is_some_and(|it| !it.is_empty());
         if new.job_type == JobType::Customize && is_of_recipe {
             return Err(Refusal::OfRecipes);
         }
@@ -83,6 +84,7 @@ impl Plans<'_> {
             locked: options.locked.or(start.locked).unwrap_or_default(),
             profiles: options.profiles.clone().or(start.profiles).unwrap_or_default(),
             additions: options.additions(),
+            containerfile: Box::new(options.of_containerfile()),
             epoch: options.dating().epoch(start.dating),
             kernel_required: options.kernel_file_name.is_some(),
             asked: Asked {

@@ -71,6 +71,14 @@ impl Look {
         }
     }
 
+    /// What is known of every recipe with a Containerfile.
+    pub fn of_containerfile() -> Self {
+        Self {
+            kind: RecipeType::Containerfile,
+            ..Self::default()
+        }
+    }
+
     /// Looks into an archive, which is called as it is `shown`.
     ///
     /// # Errors
@@ -85,10 +93,7 @@ impl Look {
         let kind = contents.kind();
         let place = contents.place(kind).clone()?;
         if kind == RecipeType::Containerfile {
-            return Ok(Self {
-                kind,
-                ..Self::default()
-            });
+            return Ok(Self::of_containerfile());
         }
         let described = files.get(&place.path());
         let decoded = described.and_then(|bytes| xml_text::decode(bytes).ok());

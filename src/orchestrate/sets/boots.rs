@@ -88,7 +88,7 @@ impl Booter {
     /// Boots images, for ever.
     pub async fn run(&self) {
         loop {
-            let pause = match self.pass_once().await {
+            let pause = match Box::pin(self.pass_once()).await {
                 Ok(()) => EVERY,
                 Err(failure) => {
                     tracing::warn!(

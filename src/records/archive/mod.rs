@@ -353,7 +353,9 @@ impl Walk<'_, '_> {
         let top = description
             .as_ref()
             .map_or_else(|_| PathBuf::new(), |place| place.dir.clone());
-        for (path, target) in &self.links {
+        // Nothing but buildah opens what lies beside a Containerfile.
+        let is_opened = description.is_ok() || containerfile.is_err();
+        for (path, target) in self.links.iter().filter(|_| is_opened) {
             let above = path.parent().unwrap_or(Path::new(""));
             if top.starts_with(above) && check_target(path, target).is_err() {
                 return Err(leads_outside(&self.shown, path, target));

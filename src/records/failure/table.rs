@@ -104,6 +104,15 @@ codes! {
     BaseUnusable = "base_unusable", 422, Failed, Lasting,
         "the image of a `FROM` is damaged, encrypted, or of a format that is not read",
         "the message is buildah's";
+    LayerFileInvalid = "layer_file_invalid", 422, Failed, Lasting,
+        "a layer file of OpenCHAMI cannot be read, or asks for what Kiln does not do",
+        "the message names the key; [openchami.md](openchami.md) has what is taken";
+    SecretUnavailable = "secret_unavailable", 422, Failed, Lasting,
+        "a secret that the job's Containerfile may have cannot be read, or is not there for the user of the job",
+        "`secrets` in `[containers]` has those of the site, and their users";
+    SecretInImage = "secret_in_image", 422, Failed, Lasting,
+        "the finished image has a secret in a file or in its configuration",
+        "use the secret where the `RUN` has it, at /run/secrets/NAME, and copy it nowhere";
     ContainerfileIgnored = "containerfile_ignored", 422, Failed, Lasting,
         "a warning: an instruction of the Containerfile has no place in an OCI image, such as `HEALTHCHECK`",
         "remove it, or set it where the container is started";

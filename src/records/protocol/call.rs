@@ -51,6 +51,8 @@ pub enum Call {
     OpenLine,
     /// Asks for a connection to the site's HTTP proxy. Answered by [`Answer::Line`].
     OpenProxy,
+    /// To open a connection to registries that the site reads with a login of its own, or from a mirror.
+    OpenRegistry,
     /// Reports that the job is over for the agent. Answered by [`Answer::Done`]; then the agent exits.
     Finish(Outcome),
 }

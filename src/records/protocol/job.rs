@@ -1,12 +1,12 @@
 //! The description of a job for its agent. Pure: no I/O.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     CacheDepth, ChangeKind, CheckLevels, Epoch, FailedTwin, GivenUp, JobId, JobType, ShellWish, Step, TwinLevel,
-    additions::Additions, arch::Arch,
+    additions::Additions, arch::Arch, containerfile::ContainerfileOptions,
 };
 
 /// Everything that an agent needs to know about its job.
@@ -104,7 +104,7 @@ impl JobDescription {
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     /// A recipe, to be built as an image.
-    Create(RecipeWork),
+    Create(Box<RecipeWork>),
     /// An image, to be changed into another.
     Customize(ImageWork),
 }
@@ -138,6 +138,27 @@ pub struct RecipeWork {
     pub profiles: Vec<String>,
     /// What is added to the recipe's description.
     pub additions: Additions,
+    /// What is built of a Containerfile.
+    pub containerfile: ContainerfileOptions,
+    /// The secrets that its commands may have.
+    pub secrets: Vec<BuildSecret>,
+    /// The registries that its bases are read from by way of the server.
+    pub registries: Vec<String>,
+}
+
+/// A secret for commands of a Containerfile.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct BuildSecret {
+    /// Its name, by which the file asks for it.
+    pub name: String,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+impl fmt::Debug for BuildSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BuildSecret({})", self.name)
+    }
 }
 
 /// An image, and the changes to it.

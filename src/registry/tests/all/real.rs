@@ -23,9 +23,15 @@ async fn publish_to(registry: &Registry, images: &[Image], tag: &str, scratch: &
     let remote = Remote::open(&to.registry, &to.repository, &registry.access())
         .await
         .unwrap();
-    publish::publish(&remote, &to.which, images, scratch, &notes().0)
-        .await
-        .unwrap()
+    publish::publish(
+        &kiln_registry::Place::Remote(remote.clone()),
+        &to.which,
+        images,
+        scratch,
+        &notes().0,
+    )
+    .await
+    .unwrap()
 }
 
 async fn place(name: &str, access: &Access, to_write: bool) -> (Place, Option<kiln_registry::Which>) {
@@ -208,7 +214,14 @@ async fn a_registry_that_dies_half_way_gets_the_rest_or_nothing() {
         let (to, images, access) = (to.clone(), images.clone(), access.clone());
         tokio::spawn(async move {
             let remote = Remote::open(&to.registry, &to.repository, &access).await.unwrap();
-            publish::publish(&remote, &to.which, &images, &scratch, &notes().0).await
+            publish::publish(
+                &kiln_registry::Place::Remote(remote.clone()),
+                &to.which,
+                &images,
+                &scratch,
+                &notes().0,
+            )
+            .await
         })
     };
     for _ in 0..2000 {
@@ -231,9 +244,15 @@ async fn a_registry_that_dies_half_way_gets_the_rest_or_nothing() {
     registry.kill();
     let remote = Remote::open(&to.registry, &to.repository, &access).await.unwrap();
     let tag = kiln_registry::Which::Tag("never".to_owned());
-    let failure = publish::publish(&remote, &tag, &images, dir.path(), &notes().0)
-        .await
-        .unwrap_err();
+    let failure = publish::publish(
+        &kiln_registry::Place::Remote(remote.clone()),
+        &tag,
+        &images,
+        dir.path(),
+        &notes().0,
+    )
+    .await
+    .unwrap_err();
     assert_eq!(failure.code, Code::RegistryUnreachable, "{failure}");
     registry.restart();
     assert_eq!(
@@ -293,15 +312,27 @@ async fn an_image_with_the_wrong_label_is_not_published() {
     let broken = dir.path().join("broken");
     fs_err::write(&broken, "no squashfs").unwrap();
     for image in [wrong, image(&broken, host())] {
-        let failure = publish::publish(&remote, &tag, &[image], dir.path(), &notes().0)
-            .await
-            .unwrap_err();
+        let failure = publish::publish(
+            &kiln_registry::Place::Remote(remote.clone()),
+            &tag,
+            &[image],
+            dir.path(),
+            &notes().0,
+        )
+        .await
+        .unwrap_err();
         assert_eq!(failure.code, Code::LayerUnmade, "{failure}");
     }
     let twice = [image(&squashfs, host()), image(&squashfs, host())];
-    let failure = publish::publish(&remote, &tag, &twice, dir.path(), &notes().0)
-        .await
-        .unwrap_err();
+    let failure = publish::publish(
+        &kiln_registry::Place::Remote(remote.clone()),
+        &tag,
+        &twice,
+        dir.path(),
+        &notes().0,
+    )
+    .await
+    .unwrap_err();
     assert_eq!(failure.code, Code::Usage);
     assert_eq!(
         inspect::inspect(&Place::Remote(remote), Some(&tag))
