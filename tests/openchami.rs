@@ -98,7 +98,7 @@ fn what_a_layer_cannot_have_is_refused_by_name() {
         (LAYER, "the variable registry has no value"),
         (
             "layers:\n  - name: a\n    config: a.yaml\n  - name: b\n    config: b.yaml\n    depends_on: [a]\n",
-            "in this order: a (a.yaml), b (b.yaml)",
+            "manifests are not built as a whole yet",
         ),
         ("meta: {name: x\nlayer: {}\n", "not YAML"),
     ] {
