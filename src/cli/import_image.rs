@@ -23,7 +23,7 @@ const FILES: &str = "image";
 
 #[derive(Debug, Args)]
 pub(super) struct ImportImage {
-    /// The container image: REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:…, oci:DIR[:TAG], oci-archive:FILE or docker-archive:FILE.
+    /// The container image: REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:…, oci:DIR or oci:DIR:TAG, oci-archive:FILE or docker-archive:FILE.
     #[arg(value_name = "REF")]
     from: String,
 
