@@ -119,6 +119,7 @@ fn create(bundle: &Path, pid_file: &Path, dir: &Path) -> io::Result<()> {
         ("pid", CloneFlags::CLONE_NEWPID),
         ("ipc", CloneFlags::CLONE_NEWIPC),
         ("uts", CloneFlags::CLONE_NEWUTS),
+        // Its loopback stays down: the sandbox's root may not set up networks.
         ("network", CloneFlags::CLONE_NEWNET),
     ] {
         if bundle.has_own(kind) {
@@ -126,15 +127,6 @@ fn create(bundle: &Path, pid_file: &Path, dir: &Path) -> io::Result<()> {
         }
     }
     unshare(own)?;
-    if own.contains(CloneFlags::CLONE_NEWNET) {
-        // `RUN --network=none` has its loopback, and nothing else.
-        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
-        if !up.success() {
-            return Err(io::Error::other(format!(
-                "the loopback of a network of its own cannot be set up: ip ended with {up}"
-            )));
-        }
-    }
     let (ready, told) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: this process has one thread.
     #[expect(unsafe_code, reason = "a process in namespaces of its own is made by a fork")]
