@@ -59,7 +59,7 @@ pub struct SiteRegistry {
 pub enum RegistryLogin {
     /// In a file that has the form of Docker's.
     File(PathBuf),
-    /// Where `kiln login`, or Docker, keeps those of the user of this command.
+    /// Where `kiln registry login`, or Docker, keeps those of the user of this command.
     OfUser,
 }
 

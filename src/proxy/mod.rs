@@ -224,12 +224,13 @@ impl Address {
     }
 }
 
-fn basic(login: &str) -> String {
+/// The value of a header that authorizes with `user:password`.
+pub(crate) fn basic(login: &str) -> String {
     format!("Basic {}", STANDARD.encode(login))
 }
 
 /// Compares in a time that does not depend on where the texts differ.
-fn same(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 

@@ -203,10 +203,7 @@ impl Place {
 
     /// Writes a blob that is not there yet.
     pub(crate) async fn write(&self, blob: &Descriptor, source: &dyn Source) -> Result<(), Failure> {
-        match self {
-            Self::Remote(remote) => upload::upload(remote, Some(blob), source).await.map(drop),
-            Self::Layout(layout) => layout.0.write_blob(blob, source.open().await?).await,
-        }
+        self.send(Some(blob), source).await.map(drop)
     }
 
     /// Writes a blob that may not be known yet. Returns what was written.

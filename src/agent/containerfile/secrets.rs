@@ -89,6 +89,7 @@ pub(super) fn check(secrets: &[BuildSecret], root: &Path, configuration: &[u8]) 
         return Err(found(name, &"the configuration"));
     }
     let unreadable = |error: io::Error| Failure::io("cannot look for secrets in the root", &error);
+    let mut buffer = vec![0; longest + PIECE];
     let mut pending = vec![PathBuf::new()];
     while let Some(dir) = pending.pop() {
         for entry in fs_err::read_dir(root.join(&dir)).map_err(unreadable)? {
@@ -97,7 +98,7 @@ pub(super) fn check(secrets: &[BuildSecret], root: &Path, configuration: &[u8]) 
             if kind.is_dir() {
                 pending.push(path);
             } else if kind.is_file()
-                && let Some(name) = in_file(&entry.path(), longest, &in_piece).map_err(unreadable)?
+                && let Some(name) = in_file(&entry.path(), longest, &mut buffer, &in_piece).map_err(unreadable)?
             {
                 return Err(found(name, &format_args!("/{}", path.display())));
             }
@@ -110,13 +111,13 @@ pub(super) fn check(secrets: &[BuildSecret], root: &Path, configuration: &[u8]) 
 fn in_file<'n>(
     path: &Path,
     longest: usize,
+    buffer: &mut [u8],
     in_piece: &impl Fn(&[u8]) -> Option<&'n str>,
 ) -> io::Result<Option<&'n str>> {
     let mut file = fs_err::File::from_parts(
         rustix::fs::open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?.into(),
         path,
     );
-    let mut buffer = vec![0; longest + PIECE];
     let mut kept = 0;
     loop {
         let read = file.read(&mut buffer[kept..])?;
