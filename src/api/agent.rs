@@ -32,7 +32,7 @@ use super::{
     rate::Key,
 };
 use crate::orchestrate::{
-    agents::{AgentCalls, PASSED_ON, Refusal},
+    agents::{AgentCalls, Line, PASSED_ON, Refusal},
     job_span,
 };
 
@@ -174,69 +174,72 @@ async fn keep_reading(State(calls): Calls, agent: Agent, Body(reading): Body<Box
     agent.call(&*calls, Call::KeepReading(reading)).await
 }
 
-/// The connection of a request, once it has been answered with 101.
-fn upgrade(request: &mut Request) -> Result<OnUpgrade, Box<Response>> {
-    request.extensions_mut().remove::<OnUpgrade>().ok_or_else(|| {
+/// Answers a call with 101, and then has the connection taken.
+async fn hand_over<F: Future<Output = ()> + Send>(
+    calls: Arc<dyn AgentCalls>,
+    agent: Agent,
+    mut request: Request,
+    call: Call,
+    take: impl FnOnce(Arc<dyn AgentCalls>, JobId, String, Line) -> F + Send + 'static,
+) -> Response {
+    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
         let failure = Failure::new(Code::Protocol, "a line is asked for with an Upgrade header");
-        Box::new((StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response())
-    })
-}
-
-/// Answers 101 and hands the connection over.
-async fn open_line(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
-    let upgrade = match upgrade(&mut request) {
-        Ok(upgrade) => upgrade,
-        Err(refused) => return *refused,
+        return (StatusCode::UPGRADE_REQUIRED, Json(failure)).into_response();
     };
     let (job, token) = (agent.job, agent.token.clone());
-    let passed_on = request.headers().contains_key(PASSED_ON);
-    let response = agent.call(&*calls, Call::OpenLine).await;
+    let response = agent.call(&*calls, call).await;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         tokio::spawn(async move {
             // An agent that has gone away meanwhile asks again.
             if let Ok(line) = upgrade.await {
-                let line = Box::new(TokioIo::new(line));
-                calls.take_line(job, &token, line, passed_on).await;
+                take(calls, job, token, Box::new(TokioIo::new(line))).await;
             }
         });
     }
     response
+}
+
+/// Answers 101 and hands the connection over.
+async fn open_line(State(calls): Calls, agent: Agent, request: Request) -> Response {
+    let passed_on = request.headers().contains_key(PASSED_ON);
+    hand_over(
+        calls,
+        agent,
+        request,
+        Call::OpenLine,
+        move |calls, job, token, line| async move {
+            calls.take_line(job, &token, line, passed_on).await;
+        },
+    )
+    .await
 }
 
 /// Answers 101, and then as a proxy.
-async fn open_proxy(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
-    let upgrade = match upgrade(&mut request) {
-        Ok(upgrade) => upgrade,
-        Err(refused) => return *refused,
-    };
-    let job = agent.job;
-    let response = agent.call(&*calls, Call::OpenProxy).await;
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        tokio::spawn(async move {
-            if let Ok(line) = upgrade.await {
-                calls.take_proxied(job, Box::new(TokioIo::new(line))).await;
-            }
-        });
-    }
-    response
+async fn open_proxy(State(calls): Calls, agent: Agent, request: Request) -> Response {
+    hand_over(
+        calls,
+        agent,
+        request,
+        Call::OpenProxy,
+        |calls, job, _, line| async move {
+            calls.take_proxied(job, line).await;
+        },
+    )
+    .await
 }
 
 /// Answers 101, and then as a registry.
-async fn open_registry(State(calls): Calls, agent: Agent, mut request: Request) -> Response {
-    let upgrade = match upgrade(&mut request) {
-        Ok(upgrade) => upgrade,
-        Err(refused) => return *refused,
-    };
-    let (job, token) = (agent.job, agent.token.clone());
-    let response = agent.call(&*calls, Call::OpenRegistry).await;
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        tokio::spawn(async move {
-            if let Ok(line) = upgrade.await {
-                calls.take_registry(job, &token, Box::new(TokioIo::new(line))).await;
-            }
-        });
-    }
-    response
+async fn open_registry(State(calls): Calls, agent: Agent, request: Request) -> Response {
+    hand_over(
+        calls,
+        agent,
+        request,
+        Call::OpenRegistry,
+        |calls, job, token, line| async move {
+            calls.take_registry(job, &token, line).await;
+        },
+    )
+    .await
 }
 
 async fn finish(State(calls): Calls, agent: Agent, Body(outcome): Body<Outcome>) -> Response {

@@ -11,6 +11,7 @@ use kiln_records::{Code, Failure, arch::Arch, run::Kernel};
 use super::{
     build_set::build_set, read_recipe::read_recipe, session::Session, signals::cancel_on_signal, values::arch,
 };
+use crate::orchestrate::recipe::stem;
 
 /// The forms of a container image that is in files.
 const FORMS: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
@@ -76,7 +77,7 @@ fn name_of(reference: &str) -> String {
     };
     let name = last(form.unwrap_or(reference));
     let name = name.split(['@', ':']).next().unwrap_or_default();
-    let name = name.strip_suffix(".tar").unwrap_or(name);
+    let name = stem(name);
     if name.is_empty() || name.starts_with('.') {
         "imported".to_owned()
     } else {

@@ -79,21 +79,10 @@ const MOST_BUILDS: u32 = 6;
 /// the emulator.
 pub(crate) async fn build(building: Building<'_>, work: &RecipeWork) -> (Option<Execs>, Result<(), Failure>) {
     let list = building.outputs.given_up();
-    let recipe = match file_in(&building.outputs.facts.recipe, work) {
-        Ok(recipe) => recipe,
-        Err(failure) => return (None, Err(failure)),
-    };
-    building.events.conceal(secrets::to_conceal(&work.secrets));
-    let begun = given_up::begin(&list, &building.job.given_up)
-        .and_then(|()| place_runtime())
-        .and_then(|()| Runs::listen())
-        .and_then(|runs| Ok((runs, words_of(&recipe, work)?)))
-        .map_err(|error| Failure::io("cannot prepare buildah", &error));
-    let prepared = async {
-        let (runs, words) = begun?;
-        Ok((runs, Registries::prepare(building, work, &words).await?))
-    };
-    let (runs, registries) = match prepared.await {
+    let begun = given_up::begin(&list, &building.job.given_up).and_then(|()| Runs::listen());
+    let begun = begun.map_err(|error| Failure::io("cannot prepare buildah", &error));
+    let prepared = async { Ok((begun?, Prepared::of(building, work).await?)) };
+    let (runs, prepared) = match prepared.await {
         Ok(prepared) => prepared,
         Err(failure) => return (None, Err(failure)),
     };
@@ -104,7 +93,7 @@ pub(crate) async fn build(building: Building<'_>, work: &RecipeWork) -> (Option<
         let mut programs = Programs::default();
         let mut stages = Stages::new(building);
         let built = tokio::select! {
-            built = bud(building, work, (&recipe, &registries), &mut programs) => built,
+            built = bud(building, work, &prepared, &mut programs) => built,
             failed = stages.serve(&runs) => match failed {
                 Err(failure) => Err(failure),
             },
@@ -158,46 +147,68 @@ fn file_in(context: &Path, work: &RecipeWork) -> Result<PathBuf, Failure> {
     if path.is_file() { Ok(path) } else { Err(no_file(file)) }
 }
 
-/// Puts the runtime where buildah finds it.
-fn place_runtime() -> io::Result<()> {
-    remove(Path::new(RUNTIME))?;
-    symlink(std::env::current_exe()?, RUNTIME)
+/// What buildah is told, however often the image is built.
+struct Prepared {
+    /// The Containerfile as buildah gets it.
+    text: String,
+    /// The list of what is no part of the context, if it belongs to this Containerfile alone.
+    ignored: Option<PathBuf>,
+    registries: Registries,
+    /// The options for the secrets.
+    secrets: Vec<String>,
 }
 
-/// All that may name a base: the Containerfile, and the values.
-fn words_of(recipe: &Path, work: &RecipeWork) -> io::Result<String> {
-    let text = fs_err::read_to_string(recipe)?;
-    Ok(work.values.values().fold(text, |words, value| words + "\n" + value))
+impl Prepared {
+    /// Writes what buildah reads, and puts the runtime where it finds it.
+    async fn of(building: Building<'_>, work: &RecipeWork) -> Result<Self, Failure> {
+        let Building {
+            job, outputs, events, ..
+        } = building;
+        let context = &outputs.facts.recipe;
+        let recipe = file_in(context, work)?;
+        events.conceal(secrets::to_conceal(&work.secrets));
+        let failed_to = |error: io::Error| Failure::io("cannot prepare buildah", &error);
+        let text = fs_err::read_to_string(&recipe).map_err(failed_to)?;
+        let values = || work.values.values().map(String::as_str);
+        let text = rewrite::rewritten(&text, (&platform(job), context), values())?;
+        for name in work
+            .values
+            .keys()
+            .filter(|name| !asks_for(&text, name) && !PREDEFINED.contains(&name.as_str()))
+        {
+            let text = format!("the Containerfile has no ARG {name}, for which a value was given");
+            events.warn(Warning::new(Code::RecipeValues, text)).await;
+        }
+        fs_err::write(REWRITTEN, &text).map_err(failed_to)?;
+        // Values may be secrets, which no list of arguments shows.
+        fs_err::write(ARGUMENTS, arguments(work, &text, context)?).map_err(failed_to)?;
+        fs_err::create_dir_all(EMPTY).map_err(failed_to)?;
+        remove(Path::new(RUNTIME)).map_err(failed_to)?;
+        std::env::current_exe()
+            .and_then(|own| symlink(own, RUNTIME))
+            .map_err(failed_to)?;
+        // A base may be named by a value.
+        let words = values().fold(text.clone(), |words, value| words + "\n" + value);
+        Ok(Self {
+            registries: Registries::prepare(building, work, &words).await?,
+            secrets: secrets::write(&work.secrets).map_err(failed_to)?,
+            ignored: ignore_file(&recipe),
+            text,
+        })
+    }
 }
 
 /// Runs `buildah bud`.
 async fn bud(
     building: Building<'_>,
     work: &RecipeWork,
-    (recipe, registries): (&Path, &Registries),
+    prepared: &Prepared,
     programs: &mut Programs,
 ) -> Result<(), Failure> {
     let Building {
         job, outputs, events, ..
     } = building;
     let context = &outputs.facts.recipe;
-    let failed_to = |error: io::Error| Failure::io("cannot read the Containerfile", &error);
-    let text = fs_err::read_to_string(recipe).map_err(failed_to)?;
-    let values = work.values.values().map(String::as_str);
-    let text = rewrite::rewritten(&text, (&platform(job), context), values)?;
-    fs_err::write(REWRITTEN, &text).map_err(failed_to)?;
-    fs_err::create_dir_all(EMPTY).map_err(failed_to)?;
-    let ignored = ignore_file(recipe);
-    for name in work
-        .values
-        .keys()
-        .filter(|name| !asks_for(&text, name) && !PREDEFINED.contains(&name.as_str()))
-    {
-        let text = format!("the Containerfile has no ARG {name}, for which a value was given");
-        events.warn(Warning::new(Code::RecipeValues, text)).await;
-    }
-    // Values may be secrets, which no list of arguments shows.
-    fs_err::write(ARGUMENTS, arguments(work, &text, context)?).map_err(failed_to)?;
     let mut command = Command::new(BUILDAH);
     // This format keeps SHELL from one instruction to the next.
     command.args(["bud", "--isolation", "oci", "--runtime", RUNTIME, "--network", "host"]);
@@ -208,17 +219,19 @@ async fn bud(
     if let Some(epoch) = outputs.facts.epoch(job) {
         command.args(["--timestamp", &epoch.to_string()]);
     }
-    command.args(["--build-arg-file", ARGUMENTS]).args(registries.options());
+    command
+        .args(["--build-arg-file", ARGUMENTS])
+        .args(prepared.registries.options());
     command.args(work.containerfile.target.iter().flat_map(|stage| ["--target", stage]));
-    command.args(secrets::write(&work.secrets).map_err(|error| Failure::io("cannot write the secrets", &error))?);
+    command.args(&prepared.secrets);
     // The lists of a file of another name are found by that name only.
-    if let Some(ignored) = &ignored {
+    if let Some(ignored) = &prepared.ignored {
         command.arg("--ignorefile").arg(ignored);
     }
     command.arg(context).current_dir(EMPTY);
     let mut finished = process::run(command, building.emulator, events, |_| false).await?;
     programs.merge(std::mem::take(&mut finished.programs));
-    finished.check_own(|finished| failed(finished, &text, registries))
+    finished.check_own(|finished| failed(finished, prepared))
 }
 
 /// The list of what is no part of the context that belongs to this Containerfile alone, if it has one (buildah-build(1)).
@@ -235,8 +248,9 @@ fn ignore_file(recipe: &Path) -> Option<PathBuf> {
 }
 
 /// Why buildah failed, with this Containerfile.
-fn failed(finished: &Finished, file: &str, registries: &Registries) -> Failure {
-    let failure = refusal::cause(&finished.tail, &registries.named(&finished.last_error), file);
+fn failed(finished: &Finished, prepared: &Prepared) -> Failure {
+    let last = prepared.registries.named(&finished.last_error);
+    let failure = refusal::cause(&finished.tail, &last, &prepared.text);
     let own = finished.failures.own;
     let cleared =
         failure.code != Code::InstructionFailed || own.is_some_and(|own| ended::is_cleared(own, failure.code));
